@@ -1,0 +1,3 @@
+module penstock.dev/deploy/local
+
+go 1.26

@@ -1,0 +1,3 @@
+module penstock.dev/schemas
+
+go 1.26
