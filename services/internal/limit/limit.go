@@ -1,0 +1,103 @@
+// Package limit is the specification of every algorithm: pure Go models of
+// what the counter store's script does. The script is held to them by
+// differential tests, and where the two differ the model is right.
+//
+// A decision asks several counters at once and is all-or-nothing: if one
+// enforced charge is refused, nothing is charged anywhere.
+package limit
+
+import (
+	"math"
+	"time"
+
+	"penstock.dev/services/internal/period"
+	"penstock.dev/services/internal/rule"
+)
+
+// Never is the RetryAfter of a charge that no wait can help.
+const Never = time.Duration(math.MaxInt64)
+
+// An Identity is what a counter measures. It never contains the rule's id, so
+// a plan change, or deleting and re-creating a rule, keeps consumption
+// (docs/adr: keys).
+type Identity struct {
+	Shadow  bool
+	Kind    rule.Kind
+	Subject rule.Subject // which of the values below own the counter
+
+	Tenant      string // qualifies application, user and api key whether or not it is in Subject
+	Application string
+	User        string
+	APIKey      string
+	Address     string // client network in text, e.g. 203.0.113.9 or 2001:db8:1:2::/64
+
+	Meter    string
+	Service  string // id, of a service's or endpoint's rule
+	Endpoint string // id, of an endpoint's rule
+
+	Algorithm rule.Algorithm // of a rate
+	Window    time.Duration  // of a rate
+
+	Unit  period.Unit // of a quota
+	Count int         // of a quota
+	Start time.Time   // of a quota: the period's first instant
+}
+
+// A Charge asks one counter for units.
+type Charge struct {
+	Counter   Identity
+	Algorithm rule.Algorithm
+	Cost      int64 // units, 0 to rule.Unlimited; 0 changes nothing
+	Soft      bool  // charges and reports, never refuses
+
+	Limit  int64         // units per window or period
+	Window time.Duration // of a rate
+	Burst  int64         // capacity of a bucket, units
+	Span   period.Span   // of a quota, by the caller's estimate of the store's clock
+}
+
+// A Decision is one request's question to the store.
+type Decision struct {
+	Charges []Charge
+
+	// Request makes the decision idempotent where it is set: a decision that
+	// charged is answered again, for a day, and charges nothing.
+	Request Request
+}
+
+// A Request is a client-supplied id of a decision. The zero Request is none.
+type Request struct {
+	Tenant      string // scope of the id; Address where anonymous
+	Address     string
+	ID          string // 1-256 bytes
+	DecisionID  [16]byte
+	Fingerprint [16]byte // of dimensions and cost; another one under the same ID is a conflict
+}
+
+// A Result is what one charge came to.
+type Result struct {
+	Passed     bool          // whether this charge alone would pass
+	Remaining  int64         // units that could be spent right now, 0 to the capacity, rounded down
+	RetryAfter time.Duration // zero when Passed; else the shortest wait after which the same cost passes, or Never
+	Reset      time.Duration // until Remaining rises next; of a quota, to the end of the period
+	Consumed   int64         // of a quota, after the decision
+	Refunded   int64         // of a quota, after the decision
+}
+
+// An Answer is the store's.
+type Answer struct {
+	Allowed bool      // every enforced charge passed
+	Charged bool      // something was charged by this decision
+	Now     time.Time // the store's clock
+	Results []Result  // in the order of the charges
+
+	// Stale: the store's clock lies outside a charge's Span; nothing was
+	// evaluated but Now. Ask again with spans that contain Now.
+	Stale bool
+
+	// Replayed: a decision with this request id had charged; DecisionID is
+	// its id and Results are its results, as they were then.
+	Replayed   bool
+	Conflict   bool // the id is known with another fingerprint; nothing was charged
+	DecisionID [16]byte
+}
