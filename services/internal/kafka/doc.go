@@ -1,0 +1,13 @@
+// Package kafka moves bytes between a service and Kafka. It is the only place
+// that knows the client library, so delivery promises are made once:
+//
+//   - Produce is idempotent with acks=all and keeps the order of each
+//     partition. A record whose callback got nil is stored; one whose callback
+//     got an error may or may not be. Delivery is at-least-once across process
+//     restarts, so every topic names the key that makes repeats harmless.
+//   - ReadLog replays a topic from its start and stays with it, without a
+//     consumer group: it commits nothing, so a restart replays everything.
+//   - EnsureTopics creates what is missing and changes nothing that exists.
+//
+// It knows topics and bytes only: what a record means is said in schemas.
+package kafka

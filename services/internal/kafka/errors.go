@@ -1,0 +1,74 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// Errors of Produce and EnsureTopics. Match them with errors.Is; the text keeps
+// what the broker said.
+var (
+	// ErrBufferFull reports that a record was not accepted because too many
+	// wait for acknowledgement. It may be offered again later.
+	ErrBufferFull = errors.New("kafka: buffer full")
+	// ErrTimeout reports a record that could not be stored within
+	// Config.DeliveryTimeout. It may have been stored all the same.
+	ErrTimeout = errors.New("kafka: not delivered in time")
+	// ErrNoTopic reports a topic that does not exist, or was deleted and made
+	// again while records were on their way to the old one. Offering the
+	// record again is right once the topic exists.
+	ErrNoTopic = errors.New("kafka: no such topic")
+	// ErrTooLarge reports a record the broker will never take at this size.
+	ErrTooLarge = errors.New("kafka: record too large")
+	// ErrForbidden reports missing rights or refused credentials.
+	ErrForbidden = errors.New("kafka: forbidden")
+	// ErrClosed reports that the client was closed.
+	ErrClosed = errors.New("kafka: client closed")
+)
+
+// translated pairs the library's errors with this package's.
+var translated = []struct {
+	from []error
+	to   error
+}{
+	{[]error{kgo.ErrMaxBuffered}, ErrBufferFull},
+	{[]error{kgo.ErrRecordTimeout, kgo.ErrRecordRetries}, ErrTimeout},
+	{[]error{kerr.UnknownTopicOrPartition, kerr.UnknownTopicID}, ErrNoTopic},
+	{[]error{kerr.MessageTooLarge, kerr.RecordListTooLarge}, ErrTooLarge},
+	{[]error{
+		kerr.TopicAuthorizationFailed, kerr.ClusterAuthorizationFailed,
+		kerr.SaslAuthenticationFailed, kerr.TransactionalIDAuthorizationFailed,
+	}, ErrForbidden},
+	{[]error{kgo.ErrClientClosed}, ErrClosed},
+}
+
+// translate wraps err in this package's sentinel for it, if there is one. The
+// original stays visible to errors.Is.
+func translate(err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, t := range translated {
+		for _, from := range t.from {
+			if errors.Is(err, from) {
+				return fmt.Errorf("%w: %w", t.to, err)
+			}
+		}
+	}
+	return err
+}
+
+// Permanent reports whether offering the same record again, unchanged, can only
+// fail the same way. Everything else may be tried again.
+func Permanent(err error) bool {
+	return errors.Is(err, ErrTooLarge) || errors.Is(err, kerr.InvalidRecord) || errors.Is(err, kerr.InvalidTopicException)
+}
+
+// stopped reports whether err is only the end of ctx.
+func stopped(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && errors.Is(err, ctx.Err())
+}

@@ -1,0 +1,102 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/sr"
+)
+
+// Errors of Registry. Any other error is temporary, so far as the registry can
+// tell: it did not answer, answered without sense, or refused this client.
+var (
+	// ErrRegistryNotFound reports a schema or subject the registry does not
+	// know. Asking again helps only after somebody registered it.
+	ErrRegistryNotFound = errors.New("schema registry: not found")
+	// ErrRegistryRefused reports a schema the registry will not take: invalid,
+	// or incompatible with what the subject holds.
+	ErrRegistryRefused = errors.New("schema registry: refused")
+)
+
+// registryTimeout bounds one request to one registry.
+const registryTimeout = 5 * time.Second
+
+// A Registry is a client of a Confluent-compatible schema registry. It keeps
+// nothing, so callers cache. It is safe for concurrent use.
+type Registry struct {
+	client *sr.Client
+	err    error
+}
+
+// NewRegistry returns a client of the registry at the given URLs, which are
+// tried in order until one answers. It does not dial. Credentials may be part
+// of a URL.
+func NewRegistry(urls ...string) *Registry {
+	var all []string
+	for _, u := range urls {
+		all = append(all, splitURLs(u)...)
+	}
+	client, err := sr.NewClient(
+		sr.URLs(all...),
+		sr.HTTPClient(&http.Client{Timeout: registryTimeout}),
+		sr.UserAgent("penstock"),
+	)
+	return &Registry{client: client, err: err}
+}
+
+// Register makes schema, Avro as JSON text, the newest version of subject
+// unless it already has it, and returns the schema's id. It is idempotent.
+func (r *Registry) Register(ctx context.Context, subject, schema string) (uint32, error) {
+	if r.err != nil {
+		return 0, fmt.Errorf("register under %s: %w", subject, r.err)
+	}
+	id, err := r.client.RegisterSchema(ctx, subject, sr.Schema{Schema: schema}, -1, -1)
+	if err != nil {
+		return 0, fmt.Errorf("register under %s: %w", subject, registryError(err))
+	}
+	if id < 0 || id > math.MaxUint32 {
+		return 0, fmt.Errorf("register under %s: the registry answered id %d", subject, id)
+	}
+	return uint32(id), nil
+}
+
+// Schema returns the text of the schema with the given id and the subjects that
+// hold it, or ErrRegistryNotFound.
+func (r *Registry) Schema(ctx context.Context, id uint32) (text string, subjects []string, err error) {
+	if r.err != nil {
+		return "", nil, fmt.Errorf("schema %d: %w", id, r.err)
+	}
+	schema, err := r.client.SchemaByID(ctx, int(id))
+	if err != nil {
+		return "", nil, fmt.Errorf("schema %d: %w", id, registryError(err))
+	}
+	if schema.Type != sr.TypeAvro {
+		return "", nil, fmt.Errorf("%w: schema %d is %s, not Avro", ErrRegistryNotFound, id, schema.Type)
+	}
+	subjects, err = r.client.SubjectsByID(ctx, int(id))
+	if err != nil {
+		return "", nil, fmt.Errorf("subjects of schema %d: %w", id, registryError(err))
+	}
+	return schema.Schema, subjects, nil
+}
+
+// registryError wraps err in this package's sentinel, if the registry itself
+// gave a verdict. A 404 without its error code is somebody else's page.
+func registryError(err error) error {
+	var re *sr.ResponseError
+	if !errors.As(err, &re) {
+		return err
+	}
+	switch {
+	case re.ErrorCode >= 40400 && re.ErrorCode <= 40499:
+		return fmt.Errorf("%w: %w", ErrRegistryNotFound, err)
+	case re.StatusCode == http.StatusConflict, re.ErrorCode >= 42200 && re.ErrorCode <= 42299, re.ErrorCode == http.StatusConflict:
+		return fmt.Errorf("%w: %w", ErrRegistryRefused, err)
+	default:
+		return fmt.Errorf("status %d, code %d: %w", re.StatusCode, re.ErrorCode, err)
+	}
+}
