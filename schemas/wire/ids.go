@@ -1,0 +1,160 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Registry is the part of a schema registry that writers and readers need.
+// Every error means that it could not be asked, now, and may be later.
+type Registry interface {
+	// Register makes sure that subject has schema, as Avro JSON text, and
+	// returns its id. Registering the same text again returns the same id.
+	Register(ctx context.Context, subject, schema string) (id uint32, err error)
+
+	// Schema returns the text of schema id and the subjects that it is
+	// registered under. An id that the registry does not have is no error: its
+	// text is empty.
+	Schema(ctx context.Context, id uint32) (text string, subjects []string, err error)
+}
+
+// How long and how many ids are remembered as unknown. The time bounds how long
+// a schema that was registered late stays unreadable; the number bounds memory.
+const (
+	unknownFor = time.Minute
+	unknownMax = 1024
+)
+
+// IDs looks up the schemas of one subject by id. An id is asked for once,
+// however many callers wait for it, and remembered: for good when it is the
+// subject's, for a minute when it is not. It is safe for concurrent use.
+type IDs struct {
+	registry Registry
+	subject  string
+
+	mu      sync.Mutex
+	known   map[uint32]string
+	unknown map[uint32]time.Time // until when
+	asking  map[uint32]*question
+}
+
+// A question is one look-up under way.
+type question struct {
+	done chan struct{} // closed when err is set
+	err  error
+}
+
+// NewIDs returns the ids of subject. It asks registry only when a schema is
+// asked for.
+func NewIDs(registry Registry, subject string) *IDs {
+	return &IDs{
+		registry: registry,
+		subject:  subject,
+		known:    map[uint32]string{},
+		unknown:  map[uint32]time.Time{},
+		asking:   map[uint32]*question{},
+	}
+}
+
+// Schema returns the text of schema id. The error is ErrUnknownID when the id is
+// not the subject's, else the registry's or ctx's own, and then worth a retry.
+func (s *IDs) Schema(ctx context.Context, id uint32) (string, error) {
+	for {
+		s.mu.Lock()
+		if text, ok := s.known[id]; ok {
+			s.mu.Unlock()
+			return text, nil
+		}
+		if until, ok := s.unknown[id]; ok && time.Now().Before(until) {
+			s.mu.Unlock()
+			return "", s.refusal(id)
+		}
+		q, ok := s.asking[id]
+		if !ok {
+			q = &question{done: make(chan struct{})}
+			s.asking[id] = q
+			s.mu.Unlock()
+			s.ask(ctx, id, q)
+		} else {
+			s.mu.Unlock()
+			select {
+			case <-q.done:
+			case <-ctx.Done():
+				return "", ctx.Err()
+			}
+		}
+		gone := ok && (errors.Is(q.err, context.Canceled) || errors.Is(q.err, context.DeadlineExceeded))
+		if q.err != nil && !gone { // who asked for us may have given up; we have not
+			return "", q.err
+		}
+	}
+}
+
+// ask puts the question to the registry and keeps the answer.
+func (s *IDs) ask(ctx context.Context, id uint32, q *question) {
+	text, subjects, err := s.registry.Schema(ctx, id)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err != nil:
+		q.err = fmt.Errorf("schema %d: %w", id, err)
+	case text != "" && slices.Contains(subjects, s.subject):
+		s.known[id] = text
+		delete(s.unknown, id)
+	default:
+		s.forget()
+		s.unknown[id] = time.Now().Add(unknownFor)
+	}
+	delete(s.asking, id)
+	close(q.done)
+}
+
+// forget makes room for one more unknown id: what has expired goes, else what
+// would expire first.
+func (s *IDs) forget() {
+	if len(s.unknown) < unknownMax {
+		return
+	}
+	now := time.Now()
+	var oldest uint32
+	var first time.Time
+	for id, until := range s.unknown {
+		if !now.Before(until) {
+			delete(s.unknown, id)
+		}
+		if first.IsZero() || until.Before(first) {
+			oldest, first = id, until
+		}
+	}
+	if len(s.unknown) >= unknownMax {
+		delete(s.unknown, oldest)
+	}
+}
+
+func (s *IDs) refusal(id uint32) error {
+	return fmt.Errorf("%w: %d is not of subject %s", ErrUnknownID, id, s.subject)
+}
+
+// Known returns the schemas found so far, by id, for a snapshot.
+func (s *IDs) Known() map[uint32]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.known)
+}
+
+// Seed adds schemas that Known returned in an earlier life, so that they are
+// found while the registry is away.
+func (s *IDs) Seed(known map[uint32]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.Copy(s.known, known)
+	for id := range known {
+		delete(s.unknown, id)
+	}
+}
