@@ -4,7 +4,8 @@ package quotaeventsv1
 
 // An Event is a record of quota-events.v1: a threshold crossed, a quota exhausted,
 // overdrawn or replenished; value of topic quota-events.v1, key the tenant in UTF-8. The
-// same crossing always has the same event_id: deliver once per id. All times are UTC.
+// same crossing always has the same event_id: deliver once per id. All times are UTC, of
+// the years 1 to 9999.
 type Event struct {
 	// Hash of counter key, period, threshold and arm; 32 hexadecimal characters, lower case.
 	EventID string `avro:"event_id"`
@@ -33,6 +34,7 @@ type Event struct {
 	PeriodEnd *int64 `avro:"period_end"`
 
 	// Level reached, per cent of the limit; 1-100, 100 on EXHAUSTED; null: not such a level.
+	// THRESHOLD_REACHED has this one or threshold_left.
 	ThresholdPercent *int32 `avro:"threshold_percent"`
 
 	// Level reached, units left; 0 to 2^53-1; null: not such a level.
@@ -44,11 +46,11 @@ type Event struct {
 	// Units consumed net of refunds at the crossing; 0 to 2^53-1.
 	Consumed int64 `avro:"consumed"`
 
-	// How often the threshold was armed in this period; from 1, rises with every
+	// How often the threshold was armed in this period; from 1 to 2^53-1, rises with every
 	// REPLENISHED.
 	Arm int64 `avro:"arm"`
 
-	// Decision that crossed it; UUID, 36 characters.
+	// Decision that crossed it; UUID, 36 characters, lower case.
 	CauseDecisionID string `avro:"cause_decision_id"`
 
 	// When that decision was made; milliseconds since 1970 UTC.

@@ -7,15 +7,16 @@ package rulesv1
 // header 'version'. Exactly the one kind field named by `kind` is non-null, else the
 // record is poison. A reader that sees UNKNOWN in `kind` skips the record; one that sees
 // UNKNOWN in any other enum, or a name in `requires` that it does not know, sets the
-// record aside and keeps the last good one in force. All strings are UTF-8; an empty
-// string means absent; all durations are whole microseconds; all times are UTC.
+// record aside and keeps the last good one in force; its version counts as seen. All
+// strings are UTF-8; an empty string means absent; all durations are whole microseconds;
+// all times are UTC, of the years 1 to 9999.
 type Record struct {
 	// Which kind field below is set; equals the part of the key before '/'. A reader older
 	// than the kind sees UNKNOWN.
 	Kind Kind `avro:"kind"`
 
-	// The part of the key after '/'. 1-128 of A-Z a-z 0-9 . _ ~ -, unique per kind; a
-	// wallet's is '<tenant>:<meter>', 3-193 characters.
+	// The part of the key after '/'. 1-128 of A-Z a-z 0-9 . _ ~ -, not . or .. alone, unique
+	// per kind; a wallet's is '<tenant>:<meter>', 3-193 characters.
 	ID string `avro:"id"`
 
 	// Rising per key, also across deletion and re-creation; 1 to 2^53-1. Consumers keep the
@@ -163,8 +164,8 @@ type Service struct {
 	// Base URL, http or https; 1-2048 bytes.
 	Upstream string `avro:"upstream"`
 
-	// Host names that lead here, lower case, no port; at most 64 items of 1-253 characters;
-	// empty: any.
+	// Host names that lead here, lower case, no port, IPv6 addresses in brackets; at most 64
+	// items of 1-253 characters; empty: any.
 	Hosts []string `avro:"hosts"`
 
 	// Path prefix that leads here, the longest wins; 0-1024 bytes, begins with '/'; empty:

@@ -7,19 +7,19 @@ import "strconv"
 // An Event is a record of usage.v1: one decision, refund or settlement; value of topic
 // usage.v1, key the tenant (client address where anonymous) in UTF-8. All strings are
 // UTF-8; an empty string means absent; all durations are whole microseconds; all times
-// are UTC. Counter values are absolute and right whatever `decision` says, also when a
-// reader sees UNKNOWN there.
+// are UTC, of the years 1 to 9999. The body is at most 64 KiB. Counter values are
+// absolute and right whatever `decision` says, also when a reader sees UNKNOWN there.
 type Event struct {
 	// UUIDv7 of this event; of a decision, equal to decision_id.
 	EventID UUID `avro:"event_id"`
 
-	// The decision; of a correction, the decision it corrects.
+	// UUIDv7 of the decision; of a correction, of the decision it corrects.
 	DecisionID UUID `avro:"decision_id"`
 
 	// When it was decided; microseconds since 1970-01-01 UTC.
 	TS int64 `avro:"ts"`
 
-	// UUID of one gateway run and one partition.
+	// UUID of one gateway run and one partition; not all zero.
 	StreamID UUID `avro:"stream_id"`
 
 	// Number within stream_id, contiguous from 1; to 2^53-1.

@@ -11,15 +11,15 @@ import (
 )
 
 // A Registry is the part of a schema registry that writers and readers need.
-// Every error means that it could not be asked, now, and may be later.
+// An error means that it could not be asked now, and may be later.
 type Registry interface {
 	// Register makes sure that subject has schema, as Avro JSON text, and
 	// returns its id. Registering the same text again returns the same id.
 	Register(ctx context.Context, subject, schema string) (id uint32, err error)
 
 	// Schema returns the text of schema id and the subjects that it is
-	// registered under. An id that the registry does not have is no error: its
-	// text is empty.
+	// registered under. An id that the registry does not have is an empty text,
+	// or an error with a method NotFound() bool that returns true.
 	Schema(ctx context.Context, id uint32) (text string, subjects []string, err error)
 }
 
@@ -98,6 +98,10 @@ func (s *IDs) Schema(ctx context.Context, id uint32) (string, error) {
 // ask puts the question to the registry and keeps the answer.
 func (s *IDs) ask(ctx context.Context, id uint32, q *question) {
 	text, subjects, err := s.registry.Schema(ctx, id)
+	var missing interface{ NotFound() bool }
+	if errors.As(err, &missing) && missing.NotFound() {
+		text, err = "", nil
+	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -27,7 +27,7 @@ func NewWriter(registry Registry, subject, schema string) *Writer {
 }
 
 // ID returns the id of the schema, and registers it when it must. Every error
-// is worth a retry.
+// is worth a retry: what a registry refuses today it may be told to accept.
 func (w *Writer) ID(ctx context.Context) (uint32, error) {
 	if id, ok := w.known(); ok {
 		return id, nil
