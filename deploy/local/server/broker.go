@@ -1,0 +1,83 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// BrokerOptions configures StartBroker.
+type BrokerOptions struct {
+	KafkaPort    int      // 0 picks a free one
+	RegistryPort int      // 0 picks a free one
+	Args         []string // further arguments of devbroker, last
+	Run
+}
+
+// StartBroker builds the development broker of this clone and starts it on
+// 127.0.0.1, with its data below dir. Addr of the process is the Kafka address,
+// URL the schema registry's.
+func StartBroker(ctx context.Context, dir string, o BrokerOptions) (*Process, error) {
+	path, err := Build(ctx, "deploy/local", "./cmd/devbroker", o.Run)
+	if err != nil {
+		return nil, fmt.Errorf("devbroker: %w", err)
+	}
+	kafka, err1 := orFree(ctx, o.KafkaPort, dir, o.Run, addrOf)
+	registry, err2 := orFree(ctx, o.RegistryPort, dir, o.Run, urlOf)
+	dir, err3 := filepath.Abs(dir)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, fmt.Errorf("devbroker: %w", err)
+	}
+	addr, url := loopback(kafka), "http://"+loopback(registry)
+	args := []string{
+		"-data-dir", filepath.Join(dir, "data"), "-kafka-port", strconv.Itoa(kafka), "-registry-port", strconv.Itoa(registry),
+	}
+	return Start(ctx, Spec{
+		Name: "kafka", Path: path, Args: append(args, o.Args...), Dir: dir,
+		Addr: addr, URL: url,
+		Ready: func(ctx context.Context) error {
+			if err := pingKafka(ctx, addr); err != nil {
+				return err
+			}
+			return Answers200(url + "/subjects")(ctx)
+		},
+		Run: o.Run,
+	})
+}
+
+// Build compiles one command of this clone, on its own as CI does (GOWORK=off),
+// and returns the binary: bin/<last element> of the clone. Folder is a module's
+// folder and pkg a package in it.
+func Build(ctx context.Context, folder, pkg string, run Run) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Base(pkg)
+	if pkg == "." {
+		name = filepath.Base(folder)
+	}
+	binary := filepath.Join(root, "bin", name)
+	unlock, err := lock(ctx, filepath.Join(root, "bin", "."+name+".lock"), run.say)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	cmd := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(root, folder), "-trimpath", "-o", binary, pkg)
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	stop := reportEvery(5*time.Second, func(elapsed time.Duration) {
+		run.say("%s: compiling, %v so far …", name, elapsed)
+	})
+	out, err := cmd.CombinedOutput()
+	stop()
+	if err != nil {
+		return "", fmt.Errorf("go build: %w:\n    %s", err, strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", "\n    "))
+	}
+	return binary, nil
+}

@@ -1,0 +1,132 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// An ID names one process for good. A pid alone does not: the kernel hands it
+// out again, and a pid file may be older than the boot.
+type ID struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // clock ticks after boot
+	Boot  string `json:"boot"`  // the kernel's boot id
+}
+
+// Identify returns the identity of the process that has pid now.
+func Identify(pid int) (ID, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ID{}, err
+	}
+	state, start, err := stat(pid)
+	if err != nil {
+		return ID{}, err
+	}
+	if state == 'Z' {
+		return ID{}, fmt.Errorf("pid %d: %w", pid, ErrExited)
+	}
+	return ID{PID: pid, Start: start, Boot: strings.TrimSpace(string(boot))}, nil
+}
+
+// Alive reports whether that very process still runs.
+func (id ID) Alive() bool {
+	now, err := Identify(id.PID)
+	return err == nil && now == id
+}
+
+// stat reads state and start time (fields 3 and 22) of /proc/<pid>/stat. The
+// command in field 2 may hold anything, closing parentheses included.
+func stat(pid int) (state byte, start uint64, err error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, 0, err
+	}
+	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(fields) < 20 {
+		return 0, 0, fmt.Errorf("/proc/%d/stat: %d fields", pid, len(fields))
+	}
+	start, err = strconv.ParseUint(string(fields[19]), 10, 64)
+	return fields[0][0], start, err
+}
+
+// adopt watches a process that is no child of this one, by asking.
+func adopt(id ID) *incarnation {
+	cur := &incarnation{id: id, exited: make(chan struct{})}
+	go func() {
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for id.Alive() {
+			<-tick.C
+		}
+		close(cur.exited)
+	}()
+	return cur
+}
+
+// A record is what a started process leaves in its directory for those who
+// come later.
+type record struct {
+	ID
+	Name       string         `json:"name"`
+	Addr       string         `json:"addr"`
+	URL        string         `json:"url"`
+	Log        string         `json:"log"`
+	PIDFile    string         `json:"pid_file"`
+	Stop       syscall.Signal `json:"stop_signal"`
+	StopWithin time.Duration  `json:"stop_within_ns"`
+}
+
+func recordPath(dir string) string { return filepath.Join(dir, "process.json") }
+
+func readRecord(dir string) (record, error) {
+	var r record
+	b, err := os.ReadFile(recordPath(dir))
+	if err != nil {
+		return r, err
+	}
+	err = json.Unmarshal(b, &r)
+	return r, err
+}
+
+// writeRecord replaces the record at once: a reader sees the old or the new.
+func writeRecord(dir string, r record) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp := recordPath(dir) + ".new"
+	if err := os.WriteFile(tmp, append(b, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, recordPath(dir))
+}
+
+// Find returns the process that an earlier start left running in dir, to stop,
+// kill or watch; it cannot be restarted. Found is false when there is none.
+func Find(dir string) (p *Process, found bool, err error) {
+	r, err := readRecord(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("%s: %w", recordPath(dir), err)
+	}
+	p = newProcess(Spec{
+		Name: r.Name, Dir: dir, Addr: r.Addr, URL: r.URL, Stop: r.Stop, StopWithin: r.StopWithin,
+		Run: Run{LogPath: r.Log, PIDPath: r.PIDFile},
+	})
+	if !r.Alive() {
+		return nil, false, p.forget()
+	}
+	p.set(adopt(r.ID))
+	return p, true, nil
+}
