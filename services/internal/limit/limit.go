@@ -65,6 +65,9 @@ type Decision struct {
 	Request Request
 }
 
+// MaxNote bounds a Request's Note, in bytes.
+const MaxNote = 4096
+
 // A Request is a client-supplied id of a decision. The zero Request is none.
 type Request struct {
 	Tenant      string // scope of the id; Address where anonymous
@@ -72,6 +75,11 @@ type Request struct {
 	ID          string // 1-256 bytes
 	DecisionID  [16]byte
 	Fingerprint [16]byte // of dimensions and cost; another one under the same ID is a conflict
+
+	// Note is kept with the answer and handed back with a replay, up to
+	// MaxNote bytes: what the asker needs to read the results by then, when
+	// the rules may be others.
+	Note []byte
 }
 
 // A Result is what one charge came to.
@@ -100,4 +108,5 @@ type Answer struct {
 	Replayed   bool
 	Conflict   bool // the id is known with another fingerprint; nothing was charged
 	DecisionID [16]byte
+	Note       []byte // of a replay: the first decision's
 }

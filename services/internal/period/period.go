@@ -52,3 +52,6 @@ type Former struct {
 	Until time.Time // instant of the change
 	End   time.Time // zero: the end of the period that contains Until
 }
+
+// Contains reports whether t lies in the span. The zero Span contains nothing.
+func (s Span) Contains(t time.Time) bool { return !t.Before(s.Start) && t.Before(s.End) }

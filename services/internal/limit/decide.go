@@ -1,0 +1,189 @@
+package limit
+
+import (
+	"fmt"
+	"time"
+
+	"penstock.dev/services/internal/rule"
+)
+
+// Remember is how long a request id is known.
+const Remember = 24 * time.Hour
+
+// A Value is what one counter holds. The zero Value is an untouched counter.
+type Value struct {
+	// Of a bucket: Debt credits are owed as of At (µs since the epoch), Unit
+	// of them for one unit.
+	Debt, Unit, At int64
+
+	// Of a quota, in units. Both only rise.
+	Consumed, Refunded int64
+}
+
+// An algorithm weighs units against a counter's value at now, in µs since the
+// epoch. Adding one is: implement it here, name it in model, and write its Lua
+// (package counters).
+type algorithm interface {
+	// ask reports whether units would pass, and else the wait. Units of 0 pass.
+	ask(v Value, units, now int64) (passed bool, wait time.Duration)
+	// take is the value after units, at least 1, have been charged. They need
+	// not have passed: soft charges do not.
+	take(v Value, units, now int64) Value
+	// show fills in everything that r says of v but Passed and RetryAfter.
+	show(v Value, now int64, r *Result)
+}
+
+// model returns the algorithm that a charge asks for.
+func model(c *Charge) (algorithm, error) {
+	switch {
+	case c.Cost < 0 || c.Cost > rule.Unlimited:
+		return nil, fmt.Errorf("cost of %d, want 0 to %d: %w", c.Cost, rule.Unlimited, ErrBounds)
+	case c.Limit < 0 || c.Limit > rule.Unlimited:
+		return nil, fmt.Errorf("limit of %d, want 0 to %d: %w", c.Limit, rule.Unlimited, ErrBounds)
+	}
+	switch c.Algorithm { //nolint:exhaustive // what this version does not implement is an error
+	case rule.GCRA:
+		return NewBucket(c.Limit, c.Window, c.Burst)
+	case rule.CalendarQuota:
+		return quota{c.Limit, c.Span}, nil
+	default:
+		return nil, fmt.Errorf("algorithm %q is not available: %w", c.Algorithm, ErrBounds)
+	}
+}
+
+// A State is what a store holds. Use NewState; a State is not safe for
+// concurrent use.
+type State struct {
+	Counters map[Identity]Value // by canonical identity
+	requests map[requestKey]remembered
+}
+
+type requestKey struct{ tenant, address, id string }
+
+type remembered struct {
+	until       time.Time
+	fingerprint [16]byte
+	decision    [16]byte
+	note        []byte
+	results     []Result
+}
+
+// NewState returns an empty store.
+func NewState() State {
+	return State{Counters: map[Identity]Value{}, requests: map[requestKey]remembered{}}
+}
+
+// Decide is the model of a whole decision at the store's time now. It is the
+// reference for the script of package counters, and it serves wherever a
+// decision is made without the store.
+//
+// A known request id is answered again. Else, when now lies outside a charge's
+// span, the answer is Stale and nothing else. Else every charge is weighed:
+// the decision is allowed when all pass that are neither soft nor shadow.
+// When it is allowed, those are charged, the soft ones whether they passed or
+// not, and each shadow charge that passed (or is soft). A refused decision
+// charges nothing. A cost of 0 passes everywhere and changes nothing.
+//
+// Charges on one counter add up in order: each asks for its own units and
+// those before it; a shadow charge that is not charged does not count.
+//
+// The error wraps ErrBounds; nothing is charged then.
+func Decide(s State, now time.Time, d Decision) (Answer, error) {
+	now = time.UnixMicro(now.UnixMicro()).UTC()
+	models := make([]algorithm, len(d.Charges))
+	for i := range d.Charges {
+		m, err := model(&d.Charges[i])
+		if err != nil {
+			return Answer{}, fmt.Errorf("charge %d: %w", i, err)
+		}
+		models[i] = m
+	}
+	if a, known := s.recall(now, &d.Request); known {
+		return a, nil
+	}
+	for _, c := range d.Charges {
+		if c.Counter.Kind == rule.Quota && !c.Span.Contains(now) {
+			return Answer{Now: now, Stale: true}, nil
+		}
+	}
+	a := s.weigh(now, d.Charges, models)
+	if a.Allowed {
+		a.Charged = s.charge(now, d.Charges, models, a.Results)
+	}
+	for i, m := range models {
+		m.show(s.Counters[d.Charges[i].Counter.Canonical()], now.UnixMicro(), &a.Results[i])
+	}
+	s.remember(now, &d.Request, &a)
+	return a, nil
+}
+
+// weigh fills in Allowed and, of each result, Passed and RetryAfter.
+func (s State) weigh(now time.Time, charges []Charge, models []algorithm) Answer {
+	a := Answer{Now: now, Allowed: true, Results: make([]Result, len(charges))}
+	asked := map[Identity]int64{}
+	for i, m := range models {
+		c, r := &charges[i], &a.Results[i]
+		id := c.Counter.Canonical()
+		units := c.Cost
+		if units > 0 {
+			units = min(maxExact, units+asked[id])
+		}
+		r.Passed, r.RetryAfter = m.ask(s.Counters[id], units, now.UnixMicro())
+		if !c.Counter.Shadow || c.charged(r) {
+			asked[id] = min(maxExact, asked[id]+c.Cost)
+		}
+		if !r.Passed && !c.Soft && !c.Counter.Shadow {
+			a.Allowed = false
+		}
+	}
+	return a
+}
+
+// charged reports whether an allowed decision charges c.
+func (c *Charge) charged(r *Result) bool { return r.Passed || c.Soft }
+
+// charge charges what an allowed decision charges and reports whether that
+// was anything.
+func (s State) charge(now time.Time, charges []Charge, models []algorithm, results []Result) bool {
+	charged := false
+	for i, m := range models {
+		c := &charges[i]
+		if c.Cost == 0 || !c.charged(&results[i]) {
+			continue
+		}
+		id := c.Counter.Canonical()
+		s.Counters[id] = m.take(s.Counters[id], c.Cost, now.UnixMicro())
+		charged = true
+	}
+	return charged
+}
+
+func (q *Request) key() requestKey {
+	if q.Tenant != "" {
+		return requestKey{tenant: q.Tenant, id: q.ID}
+	}
+	return requestKey{address: q.Address, id: q.ID}
+}
+
+func (s State) recall(now time.Time, q *Request) (Answer, bool) {
+	r, known := s.requests[q.key()]
+	switch {
+	case q.ID == "" || !known || !now.Before(r.until):
+		return Answer{}, false
+	case r.fingerprint != q.Fingerprint:
+		return Answer{Now: now, Conflict: true, DecisionID: r.decision}, true
+	default:
+		return Answer{Now: now, Allowed: true, Replayed: true, DecisionID: r.decision, Note: r.note, Results: r.results}, true
+	}
+}
+
+func (s State) remember(now time.Time, q *Request, a *Answer) {
+	if q.ID == "" || !a.Charged {
+		return
+	}
+	a.DecisionID = q.DecisionID
+	s.requests[q.key()] = remembered{
+		until: now.Add(Remember), fingerprint: q.Fingerprint, decision: q.DecisionID,
+		note: append([]byte(nil), q.Note...), results: append([]Result(nil), a.Results...),
+	}
+}
