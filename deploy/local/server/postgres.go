@@ -100,7 +100,9 @@ func postgresArgs(data string, port int, o PostgresOptions) []string {
 	if o.Volatile {
 		// synchronous_commit stays on: without it logical replication sees a
 		// commit only when the WAL writer comes round.
-		settings = append(settings, "fsync=off", "full_page_writes=off")
+		// Memory is mapped from the data directory, which goes away with it.
+		settings = append(settings, "fsync=off", "full_page_writes=off",
+			"dynamic_shared_memory_type=mmap", "max_wal_size=256MB")
 	}
 	args := []string{"-D", data}
 	for _, s := range append(settings, o.Settings...) {
