@@ -86,9 +86,10 @@ lint: check $(LINTER) ## Lint every module
 
 # The linter is built from its Go module, once for all clones.
 $(LINTER):
-	@echo "building golangci-lint v$(LINT) (about ten minutes, once)"; mkdir -p $(@D)/building; \
-	GOBIN=$(@D)/building GOWORK=off go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT); \
-	mv $(@D)/building/golangci-lint $@
+	@echo "building golangci-lint v$(LINT) (about ten minutes, once)"; mkdir -p $(@D); \
+	building=$$(mktemp -d $(@D)/building.XXXXXX); trap 'rm -rf "$$building"' EXIT; \
+	GOBIN="$$building" GOWORK=off go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT); \
+	mv "$$building/golangci-lint" $@
 
 .PHONY: verify
 verify: check ## Fail if a go.mod, a go.sum or a generated file is stale
