@@ -1,0 +1,142 @@
+// Package kafkatest runs a Kafka broker and a schema registry inside a test.
+// The broker speaks the real protocol and fails on request; what it does not
+// model (replication, quotas) is tested on real Kafka.
+package kafkatest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"penstock.dev/deploy/local/devbroker"
+)
+
+// Patience is how long the helpers of this package wait for what a test
+// expects.
+const Patience = 20 * time.Second
+
+// A Broker is a broker of one test. Its methods fail the test when they cannot
+// do what they say.
+type Broker struct {
+	// Brokers and RegistryURL are where clients connect. They stay the same
+	// across Stop and Start.
+	Brokers     []string
+	RegistryURL string
+
+	t   testing.TB
+	cfg devbroker.Config
+
+	mu      sync.Mutex
+	running *devbroker.Broker
+}
+
+// Start runs an empty broker until the test ends.
+func Start(t testing.TB) *Broker {
+	t.Helper()
+	b := &Broker{t: t, cfg: devbroker.Config{
+		Kafka: "127.0.0.1:0", Registry: "127.0.0.1:0", DataDir: t.TempDir(),
+	}}
+	t.Cleanup(b.stop)
+	b.Start()
+	b.Brokers, b.RegistryURL = b.running.Brokers(), b.running.RegistryURL()
+	b.cfg.Kafka, b.cfg.Registry = b.Brokers[0], strings.TrimPrefix(b.RegistryURL, "http://")
+	return b
+}
+
+// Reserve returns a broker that is not started yet: nothing listens at its
+// addresses until Start.
+func Reserve(t testing.TB) *Broker {
+	t.Helper()
+	b := &Broker{t: t, cfg: devbroker.Config{
+		Kafka: freePort(t), Registry: freePort(t), DataDir: t.TempDir(),
+	}}
+	b.Brokers, b.RegistryURL = []string{b.cfg.Kafka}, "http://"+b.cfg.Registry
+	t.Cleanup(b.stop)
+	return b
+}
+
+// freePort returns an address of this machine that nobody listens on.
+func freePort(t testing.TB) string {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// Start starts the broker again, with what it kept.
+func (b *Broker) Start() {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.running != nil {
+		return
+	}
+	running, err := devbroker.Start(context.WithoutCancel(b.t.Context()), b.cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.t.Fatalf("start the broker: %v", err)
+	}
+	b.running = running
+}
+
+// Stop stops the broker and the registry: connections break, records stay.
+func (b *Broker) Stop() {
+	b.t.Helper()
+	b.stop()
+}
+
+func (b *Broker) stop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.running != nil {
+		b.running.Close()
+		b.running = nil
+	}
+}
+
+// Cluster is the broker itself, for faults this package has no word for. It
+// changes with every Start.
+func (b *Broker) Cluster() *kfake.Cluster {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.running == nil {
+		b.t.Fatal("the broker is stopped")
+	}
+	return b.running.Cluster()
+}
+
+// Compact compacts every compacted topic now. The newest batch of a partition
+// is never compacted.
+func (b *Broker) Compact() {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.t.Context()), Patience)
+	defer cancel()
+	if err := b.running.Compact(ctx); err != nil {
+		b.t.Fatalf("compact: %v", err)
+	}
+}
+
+// Eventually polls ok until it returns true, and fails the test when it does
+// not in time. The format says what was expected.
+func Eventually(t testing.TB, ok func() bool, format string, args ...any) {
+	t.Helper()
+	deadline := time.Now().Add(Patience)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", Patience, fmt.Sprintf(format, args...))
+		}
+		time.Sleep(5 * time.Millisecond) // the one place where a test may wait
+	}
+}
