@@ -1,0 +1,131 @@
+package decide
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"penstock.dev/services/internal/limit"
+	"penstock.dev/services/internal/rule"
+)
+
+// What Decide refuses to decide. Everything else is an answer.
+var (
+	// ErrRequestIDReused reports a request id that was used for another request
+	// within a day.
+	ErrRequestIDReused = errors.New("request id reused with other dimensions or cost")
+	// ErrCost reports a cost below zero or above rule.Unlimited.
+	ErrCost = errors.New("cost out of bounds")
+)
+
+// A Query is one request, its dimensions resolved. An empty value is an absent
+// dimension.
+type Query struct {
+	RequestID   string // client-supplied, 0-256 bytes; empty: not idempotent
+	Tenant      string
+	Application string
+	User        string
+	APIKey      string     // id, never the secret
+	Address     netip.Addr // of the client, already grouped: IPv6 masked to its /64
+	Service     string     // id
+	Endpoint    string     // id; empty: found by Service, Method and Path
+	Method      string
+	Path        string            // behind the service's prefix
+	Cost        *int64            // units, 0 to rule.Unlimited; 0 peeks; nil: the endpoint's, else 1
+	Labels      map[string]string // for the event, never for matching
+}
+
+// An Outcome is what becomes of a request.
+type Outcome string
+
+// The outcomes, spelled as the faces spell them.
+const (
+	Allow   Outcome = "ALLOW"
+	Deny    Outcome = "DENY"
+	Blocked Outcome = "BLOCKED"
+)
+
+// A Code says why a request does not pass. It is empty when it passes.
+type Code string
+
+// The codes, spelled as the faces spell them.
+const (
+	RateLimited      Code = "rate-limited"
+	QuotaExceeded    Code = "quota-exceeded"
+	BlockedByRule    Code = "blocked"
+	StoreUnavailable Code = "store-unavailable"
+	CostExceedsLimit Code = "cost-exceeds-limit" // no wait helps
+	UnknownKey       Code = "unknown-key"        // answered by a face, which resolves keys
+)
+
+// A Decision is the answer to a Query.
+type Decision struct {
+	ID           [16]byte // UUIDv7; of the first decision when Replayed
+	Outcome      Outcome
+	Status       int // as an HTTP status: 200, 403, 429 or 503
+	Code         Code
+	RuleID       string        // the rule that refused; empty when allowed
+	RetryAfter   time.Duration // the shortest wait after which the same request may pass; meaningful when CanRetry
+	CanRetry     bool          // false when allowed, or when no wait helps
+	Degraded     bool          // the store did not decide
+	Cost         int64         // units asked for; a rule of fixed cost charges its own
+	RulesVersion int64         // revision of the rules that decided
+	Limits       []Limit       // every winner by rule id, shadow and peek included; none when Degraded
+	Replayed     bool          // a decision with this request id had charged; this is its answer
+	Peek         bool          // asked with cost 0: nothing was charged
+}
+
+// A Limit is what one rule said about a request.
+type Limit struct {
+	RuleID    string
+	Kind      rule.Kind
+	Algorithm rule.Algorithm
+	Meter     string
+	Mode      rule.Mode
+	Soft      bool          // never refuses
+	Limit     int64         // units per window or period
+	Remaining int64         // units that could be spent right now, rounded down
+	Reset     time.Duration // until Remaining rises next; of a quota, to the end of its period
+	Window    time.Duration // of a rate, its window; of a quota, the length of its period
+	Passed    bool          // whether this rule alone would let the request pass
+
+	Consumed    int64     // of a quota, after the decision
+	Refunded    int64     // of a quota, after the decision
+	PeriodStart time.Time // of a quota
+	PeriodEnd   time.Time // of a quota, exclusive
+}
+
+// Tightest returns the limit that is reached first: of the enforced rules, the
+// one with the least remaining, then the longest reset. Rules that only report
+// count where there are no others. It returns false when there is none.
+func (d *Decision) Tightest() (Limit, bool) {
+	best := -1
+	for i := range d.Limits {
+		if l := &d.Limits[i]; l.Mode == rule.Enforce && (best < 0 || l.tighter(&d.Limits[best])) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return Limit{}, false
+	}
+	return d.Limits[best], true
+}
+
+func (l *Limit) tighter(o *Limit) bool {
+	switch {
+	case l.Soft != o.Soft:
+		return o.Soft
+	case l.Remaining != o.Remaining:
+		return l.Remaining < o.Remaining
+	default:
+		return l.Reset > o.Reset
+	}
+}
+
+// A Store keeps the counters. Decide evaluates every charge of d in one atomic
+// step; an error means that the store did not decide, and that it is unknown
+// whether anything was charged.
+type Store interface {
+	Decide(ctx context.Context, d limit.Decision) (limit.Answer, error)
+}

@@ -1,0 +1,151 @@
+package decide
+
+import (
+	"net/netip"
+	"time"
+
+	"penstock.dev/services/internal/limit"
+	"penstock.dev/services/internal/period"
+	"penstock.dev/services/internal/rule"
+)
+
+// The statuses of a decision, numbered as HTTP does.
+const (
+	statusOK          = 200
+	statusForbidden   = 403
+	statusTooMany     = 429
+	statusUnavailable = 503
+)
+
+// An inquiry is one request on its way to its Decision.
+type inquiry struct {
+	rules   *Snapshot
+	query   *Query
+	tenant  *Tenant
+	request rule.Request
+	id      [16]byte
+	cost    int64
+	peek    bool
+
+	winners  []*rule.Rule  // the ones that count, by id
+	blocking *rule.Rule    // an enforced block rule
+	spans    []period.Span // of the winners, when they were last asked about
+	room     [8]*rule.Rule
+}
+
+// newInquiry looks up what the catalogue adds to a query.
+func newInquiry(rules *Snapshot, q *Query, id [16]byte) *inquiry {
+	in := &inquiry{rules: rules, query: q, id: id, tenant: rules.tenantOf(q.Tenant), cost: 1}
+	in.request = rule.Request{
+		Tenant: q.Tenant, Plan: in.tenant.Plan, Application: q.Application, User: q.User, APIKey: q.APIKey,
+		Service: q.Service, Endpoint: q.Endpoint, Address: plain(q.Address),
+	}
+	if e := rules.endpointOf(q); e != nil {
+		in.request.Endpoint, in.cost = e.ID, e.Cost
+		if in.request.Service == "" {
+			in.request.Service = e.Service
+		}
+	}
+	if q.Cost != nil {
+		in.cost = *q.Cost
+		in.peek = in.cost == 0
+	}
+	return in
+}
+
+// tenantOf is the tenant of a query: one that is not in the catalogue has no
+// plan and lives in UTC.
+func (s *Snapshot) tenantOf(id string) *Tenant {
+	if t := s.Tenant(id); t != nil {
+		return t
+	}
+	return s.stranger
+}
+
+// endpointOf is the endpoint of a query, nil when it has none.
+func (s *Snapshot) endpointOf(q *Query) *EndpointDef {
+	switch {
+	case q.Endpoint != "":
+		return s.EndpointByID(q.Endpoint)
+	case q.Service == "" || q.Path == "":
+		return nil
+	default:
+		return s.Endpoint(q.Service, q.Method, q.Path)
+	}
+}
+
+// plain is an address as rules write it: IPv4 as such, and without a zone.
+func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+
+// match finds the rules that apply at now. Block rules count nothing, and one
+// in shadow does nothing at all.
+func (in *inquiry) match(now time.Time) {
+	all := in.rules.winners(in.room[:0], &in.request, now)
+	in.winners = all[:0]
+	for _, r := range all {
+		switch {
+		case r.Kind != rule.Block:
+			in.winners = append(in.winners, r)
+		case r.Mode == rule.Enforce:
+			in.blocking = r
+		}
+	}
+}
+
+// units is what a rule charges for the request.
+func (in *inquiry) units(r *rule.Rule) int64 {
+	if r.Cost != nil && !in.peek {
+		return *r.Cost
+	}
+	return in.cost
+}
+
+// question is what the store is asked, in the periods that run at a time by its
+// clock.
+func (in *inquiry) question(at time.Time) limit.Decision {
+	d := limit.Decision{Charges: make([]limit.Charge, len(in.winners))}
+	in.spans = make([]period.Span, len(in.winners))
+	address := network(in.request.Address)
+	for i, r := range in.winners {
+		c := &d.Charges[i]
+		*c = limit.Charge{
+			Algorithm: r.Algorithm, Cost: in.units(r), Soft: r.Soft,
+			Limit: r.Limit, Window: r.Window, Burst: r.Burst,
+			Counter: limit.Identity{
+				Shadow: r.Mode == rule.Shadow, Kind: r.Kind, Subject: r.Subject,
+				Tenant: in.request.Tenant, Application: in.request.Application,
+				User: in.request.User, APIKey: in.request.APIKey, Address: address,
+				Meter: r.Meter, Algorithm: r.Algorithm, Window: r.Window,
+			},
+		}
+		if scope := r.Scope(); scope != rule.Global {
+			c.Counter.Service = in.request.Service
+			if scope == rule.Endpoint {
+				c.Counter.Endpoint = in.request.Endpoint
+			}
+		}
+		if r.Period != nil {
+			in.spans[i] = in.tenant.span(r, at)
+			c.Span = in.spans[i]
+			c.Counter.Unit, c.Counter.Count, c.Counter.Start = r.Period.Unit, r.Period.Count, c.Span.Start
+		}
+		c.Counter = c.Counter.Canonical()
+	}
+	if in.query.RequestID != "" && !in.peek {
+		d.Request = in.remember(address)
+	}
+	return d
+}
+
+// network is a client's address as counters name it.
+func network(a netip.Addr) string {
+	switch {
+	case !a.IsValid():
+		return ""
+	case a.Is4():
+		return a.String()
+	default:
+		p, _ := a.Prefix(64)
+		return p.String()
+	}
+}
