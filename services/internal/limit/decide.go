@@ -33,21 +33,40 @@ type algorithm interface {
 	show(v Value, now int64, r *Result)
 }
 
-// model returns the algorithm that a charge asks for.
-func model(c *Charge) (algorithm, error) {
+// Validate returns an error that wraps ErrBounds where a charge cannot be
+// counted, apart from what NewBucket says.
+func (c *Charge) Validate() error {
 	switch {
 	case c.Cost < 0 || c.Cost > rule.Unlimited:
-		return nil, fmt.Errorf("cost of %d, want 0 to %d: %w", c.Cost, rule.Unlimited, ErrBounds)
+		return fmt.Errorf("cost of %d, want 0 to %d: %w", c.Cost, rule.Unlimited, ErrBounds)
 	case c.Limit < 0 || c.Limit > rule.Unlimited:
-		return nil, fmt.Errorf("limit of %d, want 0 to %d: %w", c.Limit, rule.Unlimited, ErrBounds)
+		return fmt.Errorf("limit of %d, want 0 to %d: %w", c.Limit, rule.Unlimited, ErrBounds)
 	}
 	switch c.Algorithm { //nolint:exhaustive // what this version does not implement is an error
+	case rule.GCRA:
+		return nil
+	case rule.CalendarQuota:
+		if start, end := c.Span.Start.UnixMicro(), c.Span.End.UnixMicro(); start < -maxExact || end > maxExact || end-start > maxWait || end <= start {
+			return fmt.Errorf("period from %v to %v: %w", c.Span.Start, c.Span.End, ErrBounds)
+		}
+		return nil
+	default:
+		return fmt.Errorf("algorithm %q is not available: %w", c.Algorithm, ErrBounds)
+	}
+}
+
+// model returns the algorithm that a charge asks for.
+func model(c *Charge) (algorithm, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	switch c.Algorithm { //nolint:exhaustive // Validate refused the others
 	case rule.GCRA:
 		return NewBucket(c.Limit, c.Window, c.Burst)
 	case rule.CalendarQuota:
 		return quota{c.Limit, c.Span}, nil
 	default:
-		return nil, fmt.Errorf("algorithm %q is not available: %w", c.Algorithm, ErrBounds)
+		return nil, fmt.Errorf("algorithm %q has no model: %w", c.Algorithm, ErrBounds)
 	}
 }
 
@@ -102,7 +121,7 @@ func Decide(s State, now time.Time, d Decision) (Answer, error) {
 		return a, nil
 	}
 	for _, c := range d.Charges {
-		if c.Counter.Kind == rule.Quota && !c.Span.Contains(now) {
+		if c.Algorithm == rule.CalendarQuota && !c.Span.Contains(now) {
 			return Answer{Now: now, Stale: true}, nil
 		}
 	}

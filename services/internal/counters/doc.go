@@ -1,0 +1,44 @@
+// Package counters is the counter store: the layout of its keys and values,
+// the scripts that change them, and the client that sends them. The gateway
+// decides through it; what else may touch a counter does so here too.
+//
+// # Keys
+//
+// A counter is named by what it measures, never by its rule. Parts are joined
+// by colons, and in each part % : { } are percent-escaped, so parts cannot run
+// together:
+//
+//	tag : mode : kind : subject letters [: application, user, api key, address] : meter : scope …
+//
+// The tag decides the slot of a cluster: {t:<tenant>} for whatever has a
+// tenant, {a:<address>} for what has only an address, {g} for the rest. Mode is
+// e (enforce) or s (shadow). The letters are t tenant, a application, u user,
+// k api key, i address, or - for none. The scope is g, s:<service> or
+// e:<endpoint>. A rate ends in algorithm and window (µs), a quota in unit*count
+// and the first instant of the period (µs since the epoch).
+//
+//	{t:acme}:e:quota:t:api-calls:g:month*1:1767214800000000
+//	{t:acme}:e:rate:t:api-calls:e:pay:gcra:60000000
+//	{t:acme}:s:rate:tu:u%3A1:api-calls:g:gcra:1000000
+//	{a:2001%3Adb8%3A1%3A2%3A%3A/64}:e:rate:i:2001%3Adb8%3A1%3A2%3A%3A/64:api-calls:s:payments:gcra:60000000
+//	{g}:e:rate:-:api-calls:g:gcra:1000000
+//
+// A request id is kept under tag : req : id, e.g. {t:acme}:req:r-1.
+//
+// # Values
+//
+// One string per counter: a version byte, numbers as little-endian doubles
+// (whole, below 2^53), and the value's own expiry in µs since the epoch. While
+// that is late enough the value is changed in place and its key's expiry stays.
+//
+//	quota     1, consumed, refunded, expiry: 8 days after the period
+//	gcra      1, debt, credits per unit, as of (µs), expiry: when all is paid back, and up to 70 s
+//	request   1, fingerprint (16), decision id (16), note's length (2), note, results: 24 h
+//
+// # Calls
+//
+// A decision is one call of one script, assembled from lua/frame.lua and the
+// algorithms beside it. It is sent once and never repeated: after a lost reply
+// nobody knows whether it charged, and the rule's failure mode answers. The
+// script's clock is the server's.
+package counters

@@ -1,0 +1,116 @@
+package counters
+
+import (
+	"strconv"
+	"strings"
+
+	"penstock.dev/services/internal/limit"
+	"penstock.dev/services/internal/rule"
+)
+
+// Key returns the key of a counter; doc.go shows the layout. Two identities
+// have equal keys exactly when their canonical forms are equal.
+func Key(id limit.Identity) string {
+	id = id.Canonical()
+	b := make([]byte, 0, 96)
+	b = appendTag(b, id)
+	if id.Shadow {
+		b = append(b, ":s:"...)
+	} else {
+		b = append(b, ":e:"...)
+	}
+	b = append(b, id.Kind...)
+	b = append(b, ':')
+	b = appendSubject(b, id)
+	b = appendPart(b, id.Meter)
+	switch {
+	case id.Endpoint != "":
+		b = appendPart(append(b, ":e"...), id.Endpoint)
+	case id.Service != "":
+		b = appendPart(append(b, ":s"...), id.Service)
+	default:
+		b = append(b, ":g"...)
+	}
+	switch id.Kind {
+	case rule.Rate:
+		b = appendPart(b, string(id.Algorithm))
+		b = appendNumber(b, id.Window.Microseconds())
+	case rule.Quota:
+		b = appendPart(b, string(id.Unit)+"*"+strconv.Itoa(id.Count))
+		b = appendNumber(b, id.Start.UnixMicro())
+	case rule.Wallet, rule.Block:
+	}
+	return string(b)
+}
+
+// requestKey returns the key of a request id, in its tenant's slot.
+func requestKey(q limit.Request) string {
+	b := make([]byte, 0, 64)
+	if q.Tenant != "" {
+		b = appendEscaped(append(b, "{t:"...), q.Tenant)
+	} else {
+		b = appendEscaped(append(b, "{a:"...), q.Address)
+	}
+	return string(appendPart(append(b, "}:req"...), q.ID))
+}
+
+// appendTag appends the hash tag: what has a tenant lies in its tenant's slot,
+// what has only an address in the address's, and the rest in one.
+func appendTag(b []byte, id limit.Identity) []byte {
+	switch {
+	case id.Subject&(rule.Tenant|rule.Application|rule.User|rule.APIKey) != 0:
+		return append(appendEscaped(append(b, "{t:"...), id.Tenant), '}')
+	case id.Subject.Has(rule.IP):
+		return append(appendEscaped(append(b, "{a:"...), id.Address), '}')
+	default:
+		return append(b, "{g}"...)
+	}
+}
+
+// letters name the dimensions of a subject, in the order of rule.Dimensions.
+const letters = "tauki"
+
+func appendSubject(b []byte, id limit.Identity) []byte {
+	for i, d := range rule.Dimensions {
+		if id.Subject.Has(d.Bit) {
+			b = append(b, letters[i])
+		}
+	}
+	if id.Subject == 0 {
+		b = append(b, '-')
+	}
+	for _, v := range []struct {
+		bit   rule.Subject
+		value string
+	}{
+		{rule.Application, id.Application},
+		{rule.User, id.User},
+		{rule.APIKey, id.APIKey},
+		{rule.IP, id.Address},
+	} {
+		if id.Subject.Has(v.bit) {
+			b = appendPart(b, v.value)
+		}
+	}
+	return b
+}
+
+func appendNumber(b []byte, n int64) []byte { return strconv.AppendInt(append(b, ':'), n, 10) }
+
+func appendPart(b []byte, s string) []byte { return appendEscaped(append(b, ':'), s) }
+
+// appendEscaped appends s with what could end a part or a tag percent-escaped.
+func appendEscaped(b []byte, s string) []byte {
+	if !strings.ContainsAny(s, "%:{}") {
+		return append(b, s...)
+	}
+	for i := range len(s) {
+		switch c := s[i]; c {
+		case '%', ':', '{', '}':
+			b = append(b, '%', "0123456789ABCDEF"[c>>4], "0123456789ABCDEF"[c&15])
+		default:
+			b = append(b, c)
+		}
+	}
+	return b
+}

@@ -1,0 +1,245 @@
+package counters
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"penstock.dev/services/internal/limit"
+	"penstock.dev/services/internal/rule"
+)
+
+// Codes of the plan; lua/frame.lua says what each byte means.
+const (
+	flagSoft   = 1
+	flagShadow = 2
+)
+
+// maxNumber is the greatest key or argument number that a plan can hold.
+const maxNumber = 1<<16 - 1
+
+// A call is a batch of decisions as the script wants it.
+type call struct {
+	keys []string
+	plan []byte
+	args []any // what follows the plan: terms and requests
+
+	keyNumbers  map[string]int
+	termNumbers map[term]int
+}
+
+// A term is what the script is told of a charge, apart from its counter.
+type term struct {
+	algorithm string
+	numbers   [5]int64
+}
+
+// newCall encodes decisions. The error wraps limit.ErrBounds.
+func newCall(decisions []limit.Decision) (*call, error) {
+	c := &call{plan: make([]byte, 0, 64), keyNumbers: map[string]int{}, termNumbers: map[term]int{}}
+	for i := range decisions {
+		if err := c.add(&decisions[i]); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+func (c *call) add(d *limit.Decision) error {
+	switch {
+	case len(d.Charges) > math.MaxUint8:
+		return fmt.Errorf("%d charges, want at most %d: %w", len(d.Charges), math.MaxUint8, limit.ErrBounds)
+	case len(d.Request.Note) > limit.MaxNote:
+		return fmt.Errorf("note of %d bytes, want at most %d: %w", len(d.Request.Note), limit.MaxNote, limit.ErrBounds)
+	}
+	c.plan = append(c.plan, byte(len(d.Charges)))
+	if d.Request.ID == "" {
+		c.plan = append(c.plan, 0, 0, 0, 0)
+	} else {
+		c.number(c.key(requestKey(d.Request)))
+		c.number(c.arg(string(d.Request.Fingerprint[:]),
+			string(d.Request.DecisionID[:])+string(d.Request.Note)))
+	}
+	for i := range d.Charges {
+		charge := &d.Charges[i]
+		t, err := termOf(charge)
+		if err != nil {
+			return fmt.Errorf("charge %d: %w", i, err)
+		}
+		c.number(c.key(Key(charge.Counter)))
+		c.number(c.term(t))
+		var flags byte
+		if charge.Soft {
+			flags |= flagSoft
+		}
+		if charge.Counter.Shadow {
+			flags |= flagShadow
+		}
+		c.plan = append(c.plan, flags)
+	}
+	if len(c.keys) > maxNumber || len(c.args)+2 > maxNumber {
+		return fmt.Errorf("%d keys in one call: %w", len(c.keys), limit.ErrBounds)
+	}
+	return nil
+}
+
+func (c *call) number(n int) { c.plan = binary.BigEndian.AppendUint16(c.plan, uint16(n)) } //nolint:gosec // bounded by maxNumber
+
+// key returns the key's number, from 1.
+func (c *call) key(k string) int {
+	n, ok := c.keyNumbers[k]
+	if !ok {
+		c.keys = append(c.keys, k)
+		n = len(c.keys)
+		c.keyNumbers[k] = n
+	}
+	return n
+}
+
+// arg appends arguments and returns the first one's number; two precede them.
+func (c *call) arg(args ...any) int {
+	c.args = append(c.args, args...)
+	return len(c.args) - len(args) + 3
+}
+
+func (c *call) term(t term) int {
+	n, ok := c.termNumbers[t]
+	if !ok {
+		args := append(make([]any, 0, 6), t.algorithm)
+		for _, v := range t.numbers[:termLength[t.algorithm]] {
+			args = append(args, strconv.FormatInt(v, 10))
+		}
+		n = c.arg(args...)
+		c.termNumbers[t] = n
+	}
+	return n
+}
+
+// termLength is how many numbers each algorithm's term has.
+var termLength = map[string]int{"g": 5, "q": 4}
+
+func termOf(c *limit.Charge) (term, error) {
+	if err := c.Validate(); err != nil {
+		return term{}, err
+	}
+	if c.Algorithm == rule.CalendarQuota {
+		return term{"q", [5]int64{c.Cost, c.Limit, c.Span.Start.UnixMicro(), c.Span.End.UnixMicro()}}, nil
+	}
+	b, err := limit.NewBucket(c.Limit, c.Window, c.Burst)
+	if err != nil {
+		return term{}, err
+	}
+	return term{"g", [5]int64{c.Cost, b.Capacity, b.Unit, b.Refill, b.Tick}}, nil
+}
+
+// command returns the words of an EVALSHA or EVAL. now is "" for the server's
+// clock.
+func (c *call) command(verb, script, now string) []any {
+	words := make([]any, 0, 5+len(c.keys)+len(c.args))
+	words = append(words, verb, script, len(c.keys))
+	for _, k := range c.keys {
+		words = append(words, k)
+	}
+	words = append(words, now, c.plan)
+	return append(words, c.args...)
+}
+
+// Statuses of a decision in the script's reply.
+const (
+	statusCharged    = 'A'
+	statusAllowed    = 'a'
+	statusDenied     = 'D'
+	statusStale      = 'S'
+	statusReplayed   = 'R'
+	statusConflict   = 'C'
+	statusUnreadable = 'V'
+)
+
+// ErrValue reports a value that this version cannot read. Nothing was charged.
+var ErrValue = errors.New("counter value of another version")
+
+var errReply = errors.New("reply cannot be read")
+
+const (
+	replyHead   = 1 + 8      // status, now
+	resultBytes = 1 + 5*8    // passed, remaining, wait, reset, consumed, refunded
+	replayHead  = 16 + 2     // decision id, the note's length
+	conflictLen = 9 + 16     // head, decision id
+	noteStart   = 9 + 16 + 2 // of a replay
+)
+
+// parseAnswer reads one decision's part of the reply.
+func parseAnswer(reply string, d *limit.Decision) (limit.Answer, error) {
+	if len(reply) < replyHead {
+		return limit.Answer{}, errReply
+	}
+	a := limit.Answer{Now: time.UnixMicro(int64(double(reply[1:]))).UTC()}
+	body := reply[replyHead:]
+	switch reply[0] {
+	case statusCharged:
+		a.Allowed, a.Charged = true, true
+		if d.Request.ID != "" {
+			a.DecisionID = d.Request.DecisionID
+		}
+	case statusAllowed:
+		a.Allowed = true
+	case statusDenied:
+	case statusStale:
+		a.Stale = true
+		return a, nil
+	case statusReplayed:
+		if len(body) < replayHead {
+			return limit.Answer{}, errReply
+		}
+		a.Allowed, a.Replayed = true, true
+		copy(a.DecisionID[:], body)
+		note := int(body[16])<<8 | int(body[17])
+		if len(body) < replayHead+note {
+			return limit.Answer{}, errReply
+		}
+		a.Note = []byte(body[replayHead : replayHead+note])
+		return a, parseResults(&a, body[replayHead+note:], -1)
+	case statusConflict:
+		a.Conflict = true
+		copy(a.DecisionID[:], body)
+		return a, nil
+	case statusUnreadable:
+		return limit.Answer{}, ErrValue
+	default:
+		return limit.Answer{}, errReply
+	}
+	return a, parseResults(&a, body, len(d.Charges))
+}
+
+// parseResults reads the results; want is their number, or -1 for any.
+func parseResults(a *limit.Answer, body string, want int) error {
+	n := len(body) / resultBytes
+	if len(body)%resultBytes != 0 || want >= 0 && n != want {
+		return errReply
+	}
+	a.Results = make([]limit.Result, n)
+	for i := range a.Results {
+		s := body[i*resultBytes:]
+		r := &a.Results[i]
+		r.Passed = s[0] == 1
+		r.Remaining = int64(double(s[1:]))
+		r.RetryAfter = limit.Never
+		if wait := int64(double(s[9:])); wait >= 0 {
+			r.RetryAfter = time.Duration(wait) * time.Microsecond
+		}
+		r.Reset = time.Duration(double(s[17:])) * time.Microsecond
+		r.Consumed = int64(double(s[25:]))
+		r.Refunded = int64(double(s[33:]))
+	}
+	return nil
+}
+
+// double reads a little-endian double from the front of s.
+func double(s string) float64 {
+	_ = s[7]
+	return math.Float64frombits(uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56)
+}
