@@ -70,24 +70,36 @@ func (r *Reader) Of(writer string) (*Decoder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("writer's schema: %w", err)
 	}
-	return &Decoder{schema: resolved}, nil
+	body, err := shapeOf(parsed.Canonical())
+	if err != nil {
+		return nil, fmt.Errorf("writer's schema: %w", err)
+	}
+	return &Decoder{schema: resolved, body: body}, nil
 }
 
 // A Decoder reads bodies of one writer's schema into the reader's Go types. It
 // is safe for concurrent use.
 type Decoder struct {
 	schema *twmb.Schema
+	body   *shape // as the writer's schema has it
 }
 
 // Decode reads the whole body into v, a pointer. Bytes left over are an error.
 // It checks neither bounds nor UTF-8: what it accepts is still to be validated.
+// Its time and memory are in proportion to the body, whatever the body claims.
 func (d *Decoder) Decode(body []byte, v any) error {
-	rest, err := d.schema.Decode(body, v)
+	rest, err := d.body.walk(body, 0)
 	if err != nil {
 		return err
 	}
 	if len(rest) > 0 {
 		return fmt.Errorf("%d bytes are left over", len(rest))
+	}
+	if rest, err = d.schema.Decode(body, v); err != nil {
+		return err
+	}
+	if len(rest) > 0 { // the two disagree on what the schema says
+		return fmt.Errorf("%d bytes were not read", len(rest))
 	}
 	return nil
 }
