@@ -140,8 +140,12 @@ func connectorRuns(ctx context.Context, url, name string) error {
 	if len(status.Tasks) == 0 {
 		return fmt.Errorf("connector %s is %q and has no task", name, status.Connector.State)
 	}
+	if task := status.Tasks[0]; task.State == "FAILED" {
+		cause, _, _ := strings.Cut(task.Trace, "\n") // the log has the rest
+		return Never(fmt.Errorf("connector %s: its task failed: %s", name, cause))
+	}
 	if task := status.Tasks[0]; status.Connector.State != "RUNNING" || task.State != "RUNNING" {
-		return fmt.Errorf("connector %s is %q, its task %q %s", name, status.Connector.State, task.State, task.Trace)
+		return fmt.Errorf("connector %s is %q, its task %q", name, status.Connector.State, task.State)
 	}
 	return nil
 }

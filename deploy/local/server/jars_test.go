@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -157,34 +156,21 @@ func TestLockOfADeadHolder(t *testing.T) {
 	t.Parallel()
 
 	path := filepath.Join(t.TempDir(), "a.lock")
-	holder := exec.CommandContext(t.Context(), "flock", path, "-c", "echo locked; exec /bin/sleep 60")
-	out, err := holder.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := holder.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := out.Read(make([]byte, 16)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(strconv.Itoa(holder.Process.Pid)), 0o600); err != nil {
-		t.Fatal(err)
+	holder, line := play(t, "locker", path)
+	if line != "locked" {
+		t.Fatalf("the holder says %q", line)
 	}
 
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	_, err = server.Lock(ctx, path, say(t))
+	_, err := server.Lock(ctx, path, say(t))
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), strconv.Itoa(holder.Process.Pid)) {
 		t.Fatalf("lock while held = %v, want a timeout that names the holder", err)
 	}
 
-	// flock passes the lock on to the sleep it runs: end both.
-	children, err := exec.CommandContext(t.Context(), "pkill", "-KILL", "-P", strconv.Itoa(holder.Process.Pid)).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v %s", err, children)
+	if err := holder.Process.Kill(); err != nil {
+		t.Fatal(err)
 	}
-	_ = holder.Process.Kill()
 	_ = holder.Wait()
 	unlock, err := server.Lock(t.Context(), path, say(t))
 	if err != nil {

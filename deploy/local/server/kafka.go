@@ -119,6 +119,9 @@ func kafkaProperties(addr, controller, data string) string {
 		"share.coordinator.state.topic.num.partitions=3",
 		"share.coordinator.state.topic.replication.factor=1",
 		"share.coordinator.state.topic.min.isr=1",
+		// A node that was killed is let back after 2 s, not 9.
+		"broker.session.timeout.ms=2000",
+		"broker.heartbeat.interval.ms=400",
 		"group.initial.rebalance.delay.ms=0",
 		"log.cleaner.backoff.ms=1000",
 		"log.cleaner.dedupe.buffer.size=8388608",

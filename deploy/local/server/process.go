@@ -115,10 +115,16 @@ func Start(ctx context.Context, spec Spec) (*Process, error) {
 	if spec.Detach {
 		if rec, err := readRecord(spec.Dir); err == nil && rec.ID.Alive() {
 			p.set(adopt(rec.ID))
-			return p, p.awaitReady(ctx)
+			if err := p.awaitReady(ctx); err != nil {
+				return nil, err
+			}
+			return p, nil
 		}
 	}
-	return p, p.start(ctx)
+	if err := p.start(ctx); err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 func (s Spec) withDefaults() Spec {

@@ -1,13 +1,11 @@
 package server_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -18,89 +16,47 @@ import (
 	"penstock.dev/deploy/local/server"
 )
 
-// eventually polls until ok, for at most 10 s.
-func eventually(t *testing.T, what string, ok func() bool) {
+func startEcho(t *testing.T) *server.Process {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("not within 10 s: %s", what)
-		case <-tick.C:
-		}
-	}
-}
-
-func startRedis(t *testing.T, o server.RedisOptions) *server.Process {
-	t.Helper()
-	p, err := server.StartRedis(t.Context(), t.TempDir(), o)
+	port, err := server.FreePort(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := p.Kill(); err != nil {
-			t.Error(err)
-		}
-	})
+	p, err := server.Start(t.Context(), echoSpec(t.TempDir(), port, server.Run{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopLater(t, p)
 	return p
 }
 
-// redisSays sends one inline command and returns the first line of the answer.
-func redisSays(t *testing.T, p *server.Process, command string) string {
+func answers(t *testing.T, p *server.Process) {
 	t.Helper()
-	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(t.Context(), "tcp", p.Addr)
-	if err != nil {
-		t.Fatal(err)
+	if got, err := says(t.Context(), p.Addr, "hello"); err != nil || got != "hello" {
+		t.Errorf("the server answers %q, %v", got, err)
 	}
-	defer func() { _ = conn.Close() }()
-	if _, err := io.WriteString(conn, command+"\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	r := bufio.NewReader(conn)
-	line, err := r.ReadString('\n')
-	if err == nil && strings.HasPrefix(line, "$") && line != "$-1\r\n" {
-		line, err = r.ReadString('\n')
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(line)
 }
 
 // TestProcessLives guarantees that a server can be stopped, killed and started
-// again on its own port and data, and that its pid file is its own.
+// again on its own port, and that its pid file is its own.
 func TestProcessLives(t *testing.T) {
 	t.Parallel()
 
-	p := startRedis(t, server.RedisOptions{AppendOnly: true})
-	pidFile := filepath.Join(p.Dir, "redis.pid")
-	readPID := func() string {
-		b, err := os.ReadFile(pidFile)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.TrimSpace(string(b))
-	}
-	addr, first := p.Addr, p.PID()
-	if got, want := readPID(), strconv.Itoa(first); got != want {
-		t.Errorf("pid file says %s, want %s", got, want)
-	}
-	if got := redisSays(t, p, "SET k v"); got != "+OK" {
-		t.Fatalf("SET = %s", got)
+	p := startEcho(t)
+	pidFile := filepath.Join(p.Dir, "echo.pid")
+	first := p.PID()
+	b, err := os.ReadFile(pidFile)
+	if err != nil || string(b) != strconv.Itoa(first)+"\n" {
+		t.Errorf("pid file says %q (%v), want %d", b, err, first)
 	}
 
 	if err := p.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if p.PID() == first || p.Addr != addr {
-		t.Errorf("after Restart: pid %d at %s, want another than %d at %s", p.PID(), p.Addr, first, addr)
+	if p.PID() == first {
+		t.Errorf("after Restart the pid is still %d", first)
 	}
-	if got := redisSays(t, p, "GET k"); got != "v" {
-		t.Errorf("after Restart, GET k = %s, want v", got)
-	}
+	answers(t, p)
 
 	exited := p.Exited()
 	if err := p.Kill(); err != nil {
@@ -111,9 +67,13 @@ func TestProcessLives(t *testing.T) {
 	default:
 		t.Error("Kill returned before the process was gone")
 	}
+	if err := p.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("Wait = %v, want how it ended", err)
+	}
 	if err := p.Restart(t.Context()); err != nil {
 		t.Fatalf("Restart after Kill: %v", err)
 	}
+	answers(t, p)
 
 	if err := p.Stop(t.Context()); err != nil {
 		t.Fatal(err)
@@ -134,7 +94,7 @@ func TestProcessLives(t *testing.T) {
 func TestFrozenProcessAnswersNothing(t *testing.T) {
 	t.Parallel()
 
-	p := startRedis(t, server.RedisOptions{})
+	p := startEcho(t)
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", p.Addr)
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +103,7 @@ func TestFrozenProcessAnswersNothing(t *testing.T) {
 	if err := p.Freeze(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.WriteString(conn, "PING\r\n"); err != nil {
+	if _, err := io.WriteString(conn, "anybody?\n"); err != nil {
 		t.Fatal(err)
 	}
 	if err := conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
@@ -155,9 +115,7 @@ func TestFrozenProcessAnswersNothing(t *testing.T) {
 	if err := p.Thaw(); err != nil {
 		t.Fatal(err)
 	}
-	if got := redisSays(t, p, "PING"); got != "+PONG" {
-		t.Errorf("after Thaw, PING = %s", got)
-	}
+	answers(t, p)
 	if err := p.Freeze(); err != nil {
 		t.Fatal(err)
 	}
@@ -171,20 +129,18 @@ func TestFrozenProcessAnswersNothing(t *testing.T) {
 func TestStopKillsWhatDoesNotStop(t *testing.T) {
 	t.Parallel()
 
-	dir := t.TempDir()
-	p, err := server.Start(t.Context(), server.Spec{
-		Name: "stubborn", Path: "/bin/sh", Dir: dir, StopWithin: 50 * time.Millisecond,
-		Args: []string{"-c", "trap '' TERM; : > deaf; while :; do /bin/sleep 0.05; done"},
-		Ready: func(context.Context) error {
-			_, err := os.Stat(filepath.Join(dir, "deaf"))
-			return err
-		},
-	})
+	port, err := server.FreePort(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = p.Stop(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "was killed") {
+	spec := echoSpec(t.TempDir(), port, server.Run{})
+	spec.StopWithin = 50 * time.Millisecond
+	spec.Env[1] = argEnv + "=stubborn " + spec.Addr
+	p, err := server.Start(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err = p.Stop(t.Context()); err == nil || !strings.Contains(err.Error(), "was killed") {
 		t.Errorf("Stop = %v, want an error that says it was killed", err)
 	}
 	if p.Running() {
@@ -193,58 +149,71 @@ func TestStopKillsWhatDoesNotStop(t *testing.T) {
 }
 
 // TestStartReportsWhatTheServerSaid guarantees that a server that does not come
-// up is reported with the last lines of its log, and leaves no process.
+// up is reported with its log and the reason, and leaves no process.
 func TestStartReportsWhatTheServerSaid(t *testing.T) {
 	t.Parallel()
 
-	t.Run("one that ends", func(t *testing.T) {
-		t.Parallel()
-		_, err := server.StartRedis(t.Context(), t.TempDir(), server.RedisOptions{Args: []string{"--no-such-setting", "1"}})
-		if !errors.Is(err, server.ErrExited) || !strings.Contains(err.Error(), "no-such-setting") {
-			t.Errorf("err = %v, want ErrExited and the server's complaint", err)
-		}
-	})
-	t.Run("one that never answers", func(t *testing.T) {
-		t.Parallel()
-		dir := t.TempDir()
-		_, err := server.Start(t.Context(), server.Spec{
-			Name: "mute", Path: "/bin/sh", Dir: dir, Args: []string{"-c", "echo thinking; exec /bin/sleep 60"},
-			Ready: func(context.Context) error { return errors.New("no answer yet") },
-			Run:   server.Run{Within: 100 * time.Millisecond},
+	tests := []struct {
+		name, kind string
+		ready      error
+		within     time.Duration
+		want       []string
+	}{
+		{"one that ends", "broken", errors.New("refused"), time.Minute, []string{"status 1", "echo has no ears"}},
+		{"one that never answers", "mute", errors.New("no answer"), 200 * time.Millisecond, []string{"not ready after", "no answer", "echo says hello"}},
+		{"one that says it never will", "mute", server.Never(errors.New("bad connector")), time.Minute, []string{"bad connector"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			spec := echoSpec(t.TempDir(), 0, server.Run{Within: tt.within})
+			spec.Env[1] = argEnv + "=" + tt.kind
+			var pid []byte
+			spec.Ready = func(context.Context) error {
+				var err error
+				if pid, err = os.ReadFile(filepath.Join(spec.Dir, "echo.pid")); err != nil {
+					t.Error(err)
+				}
+				return tt.ready
+			}
+			_, err := server.Start(t.Context(), spec)
+			if err == nil {
+				t.Fatal("Start succeeded")
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not mention %q", err, want)
+				}
+			}
+			if _, err := os.Stat("/proc/" + strings.TrimSpace(string(pid))); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("process %s is still there (%v)", pid, err)
+			}
 		})
-		if err == nil || !strings.Contains(err.Error(), "no answer yet") || !strings.Contains(err.Error(), "thinking") {
-			t.Errorf("err = %v, want the probe's last error and the log", err)
-		}
-	})
+	}
 }
 
-// parent starts this test binary again as a process that owns a Redis, and
-// returns it with the Redis's identity.
-func parent(t *testing.T, dir string) (*exec.Cmd, server.ID) {
+// parent starts a process that owns an echo server, and returns the two.
+func parent(t *testing.T, role, dir string) (kill func(), id server.ID) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+dir)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
+	cmd, line := play(t, role, dir)
+	pid, err := strconv.Atoi(line)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if id, err = server.Identify(pid); err != nil {
 		t.Fatal(err)
 	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(line))
-	if err != nil {
-		t.Fatal(err)
-	}
-	id, err := server.Identify(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cmd, id
+	t.Cleanup(func() {
+		if id.Alive() {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	return func() {
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+	}, id
 }
 
 // TestServerDiesWithItsParent guarantees that a test binary that is killed
@@ -252,14 +221,8 @@ func parent(t *testing.T, dir string) (*exec.Cmd, server.ID) {
 func TestServerDiesWithItsParent(t *testing.T) {
 	t.Parallel()
 
-	cmd, id := parent(t, t.TempDir())
-	if !id.Alive() {
-		t.Fatal("the server is not running")
-	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = cmd.Wait()
+	kill, id := parent(t, "parent", t.TempDir())
+	kill()
 	eventually(t, "the orphan ends", func() bool { return !id.Alive() })
 }
 
@@ -269,42 +232,46 @@ func TestServerDiesWithItsParent(t *testing.T) {
 func TestDetachedServerIsTakenOver(t *testing.T) {
 	t.Parallel()
 
-	dir := filepath.Join(t.TempDir(), "detached")
-	cmd, id := parent(t, dir)
-	if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	_ = cmd.Wait()
-	t.Cleanup(func() {
-		if id.Alive() {
-			_ = syscall.Kill(id.PID, syscall.SIGKILL)
-		}
-	})
+	dir := t.TempDir()
+	kill, id := parent(t, "detaching parent", dir)
+	kill()
 	if !id.Alive() {
 		t.Fatal("the detached server died with its parent")
 	}
+	found, ok, err := server.Find(dir)
+	if err != nil || !ok || found.PID() != id.PID {
+		t.Fatalf("Find = %v, %v, %v; want pid %d", found, ok, err, id.PID)
+	}
+	_, digits, err := net.SplitHostPort(found.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(digits)
+	if err != nil {
+		t.Fatal(err)
+	}
 
-	p, err := server.StartRedis(t.Context(), dir, server.RedisOptions{Run: server.Run{Detach: true}})
+	p, err := server.Start(t.Context(), echoSpec(dir, port, server.Run{Detach: true}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if p.PID() != id.PID {
 		t.Errorf("a second start made pid %d, want the running %d", p.PID(), id.PID)
 	}
-	if got := redisSays(t, p, "PING"); got != "+PONG" {
-		t.Errorf("PING = %s", got)
-	}
-
-	found, ok, err := server.Find(dir)
-	if err != nil || !ok || found.PID() != id.PID {
-		t.Fatalf("Find = %v, %v, %v; want pid %d", found, ok, err, id.PID)
-	}
+	answers(t, p)
 	if err := found.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the taken over process is seen to end", func() bool { return !p.Running() })
+	eventually(t, "the process that was taken over is seen to end", func() bool { return !p.Running() })
 	if _, ok, err := server.Find(dir); ok || err != nil {
 		t.Errorf("Find after Stop = %v, %v; want nothing", ok, err)
+	}
+	if err := p.Restart(t.Context()); err != nil {
+		t.Fatalf("Restart of what was taken over: %v", err)
+	}
+	answers(t, p)
+	if err := p.Stop(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -313,16 +280,18 @@ func TestDetachedServerIsTakenOver(t *testing.T) {
 func TestFindIsNotFooledByAReusedPID(t *testing.T) {
 	t.Parallel()
 
-	p := startRedis(t, server.RedisOptions{})
-	path := filepath.Join(p.Dir, "process.json")
-	b, err := os.ReadFile(path)
+	p := startEcho(t)
+	b, err := os.ReadFile(filepath.Join(p.Dir, "process.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	// The pid is now this test's own, the start time is still the server's.
-	b = []byte(strings.Replace(string(b), `"pid": `+strconv.Itoa(p.PID()), `"pid": `+strconv.Itoa(os.Getpid()), 1))
+	forged := strings.Replace(string(b), `"pid": `+strconv.Itoa(p.PID()), `"pid": `+strconv.Itoa(os.Getpid()), 1)
+	if forged == string(b) {
+		t.Fatalf("no pid in %s", b)
+	}
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "process.json"), b, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "process.json"), []byte(forged), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok, err := server.Find(dir); ok || err != nil {

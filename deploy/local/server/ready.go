@@ -20,6 +20,12 @@ const (
 	tailBytes   = 16 << 10
 )
 
+// ErrNever marks the error of a readiness probe that no waiting will cure.
+var ErrNever = errors.New("it will not become ready")
+
+// Never wraps the answer of a readiness probe so that it is not asked again.
+func Never(err error) error { return fmt.Errorf("%w: %w", ErrNever, err) }
+
 // awaitReady asks until the server answers, ends, or its time is up.
 func (p *Process) awaitReady(ctx context.Context) error {
 	if p.spec.Ready == nil {
@@ -35,6 +41,9 @@ func (p *Process) awaitReady(ctx context.Context) error {
 		err := p.probe(ctx)
 		if err == nil {
 			return nil
+		}
+		if errors.Is(err, ErrNever) {
+			return fmt.Errorf("%s: %w%s", p.Name, err, p.tail())
 		}
 		if last == nil || ctx.Err() == nil {
 			last = err // one that came of the deadline says nothing

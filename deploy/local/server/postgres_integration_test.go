@@ -1,3 +1,5 @@
+//go:build integration
+
 package server_test
 
 import (
@@ -20,10 +22,10 @@ func psql(t *testing.T, url, sql string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestPostgresLives guarantees that PostgreSQL starts below a directory that
+// TestIntegrationPostgresLives guarantees that PostgreSQL starts below a directory that
 // only its owner may enter, replicates logically, creates the databases that
 // were asked for, and keeps its data over SIGKILL.
-func TestPostgresLives(t *testing.T) {
+func TestIntegrationPostgresLives(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
