@@ -1,0 +1,206 @@
+package decide_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"penstock.dev/services/gateway/decide"
+	"penstock.dev/services/internal/period"
+	"penstock.dev/services/internal/rule"
+)
+
+// t0 is an ordinary instant.
+var t0 = time.Date(2026, time.November, 30, 12, 0, 0, 0, time.UTC)
+
+// TestIndexAgreesWithALinearSearch guarantees that the index finds exactly the
+// rules that looking at every rule finds: the same winner in every group, after
+// any history of changes, for any request.
+func TestIndexAgreesWithALinearSearch(t *testing.T) {
+	t.Parallel()
+
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	reach := map[string]int{}
+	for range 60 {
+		book, all := decide.NewBook(), map[string]*rule.Rule{}
+		version := int64(0)
+		for range 12 {
+			var changes []decide.Change
+			for range rng.IntN(40) {
+				version++
+				id := fmt.Sprintf("r%d", rng.IntN(60))
+				if rng.IntN(4) == 0 {
+					delete(all, id)
+					changes = append(changes, decide.Change{Kind: decide.RuleKind, ID: id, Version: version})
+					continue
+				}
+				all[id] = randomRule(rng, id)
+				changes = append(changes, decide.Change{Kind: decide.RuleKind, ID: id, Version: version, Object: all[id]})
+			}
+			book.Apply(changes)
+			for range 60 {
+				q := randomRequest(rng)
+				now := t0.Add(time.Duration(rng.IntN(5)-2) * time.Hour)
+				got, want := book.Current().Winners(&q, now), linear(all, &q, now)
+				if diff := cmp.Diff(ids(want), ids(got)); diff != "" {
+					t.Fatalf("%+v at %v (-linear +index):\n%s", q, now, diff)
+				}
+				reach["winners"] += len(got)
+				for _, r := range got {
+					if len(r.Match.Networks) > 0 {
+						reach["by network"]++
+					}
+					if r.Match.APIKey != "" && r.Match.Endpoint != "" {
+						reach["by several selectors"]++
+					}
+				}
+			}
+		}
+	}
+	for _, what := range []string{"winners", "by network", "by several selectors"} {
+		if reach[what] < 500 {
+			t.Errorf("%d rules won %s: the generator no longer reaches them", reach[what], what)
+		}
+	}
+}
+
+// linear is the specification: look at every rule, and let those of a group
+// compete.
+func linear(all map[string]*rule.Rule, q *rule.Request, now time.Time) []*rule.Rule {
+	best := map[rule.Group]*rule.Rule{}
+	for _, r := range all {
+		if !r.Matches(q, now) {
+			continue
+		}
+		if b := best[r.Group()]; b == nil || r.Beats(b) {
+			best[r.Group()] = r
+		}
+	}
+	var won []*rule.Rule
+	for _, r := range best {
+		won = append(won, r)
+	}
+	slices.SortFunc(won, func(a, b *rule.Rule) int { return strings.Compare(a.ID, b.ID) })
+	return won
+}
+
+func ids(rules []*rule.Rule) []string {
+	out := []string{}
+	for _, r := range rules {
+		out = append(out, r.ID)
+	}
+	return out
+}
+
+func maybe(rng *rand.Rand, values ...string) string {
+	if rng.IntN(3) > 0 {
+		return ""
+	}
+	return values[rng.IntN(len(values))]
+}
+
+func randomRule(rng *rand.Rand, id string) *rule.Rule {
+	r := &rule.Rule{
+		ID: id, Enabled: rng.IntN(10) > 0, Mode: rule.Enforce, Kind: rule.Rate, Algorithm: rule.GCRA,
+		Subject: rule.Subject(rng.IntN(32)), Meter: []string{"api-calls", "tokens"}[rng.IntN(2)],
+		Window: time.Duration(1+rng.IntN(2)) * time.Minute, Limit: 10, Burst: 10, Priority: int32(rng.IntN(3)),
+		Match: rule.Match{
+			Tenant: maybe(rng, "acme", "globex"), Plan: maybe(rng, "gold", "free"), Application: maybe(rng, "web", "app"),
+			User: maybe(rng, "u1", "u2"), APIKey: maybe(rng, "k1", "k2"),
+			Service: maybe(rng, "pay", "search"), Endpoint: maybe(rng, "e1", "e2"),
+		},
+	}
+	if rng.IntN(2) == 0 { // few subjects, so that rules meet in groups
+		r.Subject = []rule.Subject{0, rule.Tenant, rule.IP}[rng.IntN(3)]
+	}
+	if rng.IntN(4) == 0 {
+		r.Mode = rule.Shadow
+	}
+	switch rng.IntN(6) {
+	case 0:
+		r.Kind, r.Algorithm = rule.Block, rule.NoAlgorithm
+	case 1:
+		r.Kind, r.Algorithm, r.Window = rule.Quota, rule.CalendarQuota, 0
+		r.Period = &period.Spec{Unit: period.Month, Count: 1, Alignment: period.Calendar}
+	}
+	for range rng.IntN(3) {
+		networks := []string{"203.0.113.0/24", "203.0.113.9/32", "203.0.113.77/24", "0.0.0.0/0", "2001:db8::/32", "2001:db8:1:2::/64", "::/0"}
+		r.Match.Networks = append(r.Match.Networks, netip.MustParsePrefix(networks[rng.IntN(len(networks))]))
+	}
+	if rng.IntN(5) == 0 {
+		r.ValidFrom = t0.Add(time.Duration(rng.IntN(3)-1) * time.Hour)
+	}
+	if rng.IntN(5) == 0 {
+		r.ValidTo = t0.Add(time.Duration(rng.IntN(3)-1) * time.Hour)
+	}
+	return r
+}
+
+func randomRequest(rng *rand.Rand) rule.Request {
+	often := func(values ...string) string {
+		if rng.IntN(4) == 0 {
+			return ""
+		}
+		return values[rng.IntN(len(values))]
+	}
+	q := rule.Request{
+		Tenant: often("acme", "globex", "initech"), Plan: often("gold", "free"), Application: often("web", "app"),
+		User: often("u1", "u2"), APIKey: often("k1", "k2"), Service: often("pay", "search"), Endpoint: often("e1", "e2"),
+	}
+	if a := often("203.0.113.9", "203.0.113.10", "198.51.100.1", "2001:db8:1:2::", "2001:db9::"); a != "" {
+		q.Address = netip.MustParseAddr(a)
+	}
+	return q
+}
+
+// TestRequestCostsItsOwnBuckets guarantees that overrides of other tenants cost
+// a request nothing, however many there are: what it looks into grows with the
+// ways in which rules select, not with the rules.
+func TestRequestCostsItsOwnBuckets(t *testing.T) {
+	t.Parallel()
+
+	book := decide.NewBook()
+	book.Apply(overrides(10_000))
+	s := book.Current()
+	if got := s.Classes(); got != 2 {
+		t.Errorf("a request looks into %d buckets, want 2: its tenant's and everybody's", got)
+	}
+	q := rule.Request{Tenant: "tenant-4711"}
+	if diff := cmp.Diff([]string{"override-4711"}, ids(s.Winners(&q, t0))); diff != "" {
+		t.Errorf("winners (-want +got):\n%s", diff)
+	}
+	q.Tenant = "nobody"
+	if diff := cmp.Diff([]string{"default"}, ids(s.Winners(&q, t0))); diff != "" {
+		t.Errorf("winners (-want +got):\n%s", diff)
+	}
+}
+
+// overrides is a default of 10 a minute and n tenants with a limit of their
+// own.
+func overrides(n int) []decide.Change {
+	changes := make([]decide.Change, 0, n+1)
+	changes = append(changes, decide.Change{Kind: decide.RuleKind, ID: "default", Version: 1, Object: override("default", "")})
+	for i := range n {
+		id := fmt.Sprintf("override-%d", i)
+		changes = append(changes, decide.Change{
+			Kind: decide.RuleKind, ID: id, Version: int64(i + 2), Object: override(id, fmt.Sprintf("tenant-%d", i)),
+		})
+	}
+	return changes
+}
+
+func override(id, tenant string) *rule.Rule {
+	return &rule.Rule{
+		ID: id, Enabled: true, Mode: rule.Enforce, Kind: rule.Rate, Algorithm: rule.GCRA,
+		Subject: rule.Tenant, Meter: "api-calls", Limit: 10, Burst: 10, Window: time.Minute,
+		Match: rule.Match{Tenant: tenant}, OnFailure: rule.Open,
+	}
+}
