@@ -53,10 +53,11 @@ func (n *segment) find(method, path string) *EndpointDef {
 
 // end is the best of the templates that end here.
 func (n *segment) end(method string) *EndpointDef {
-	for _, m := range [...]string{method, "GET", ""} {
-		if m == "GET" && method != "HEAD" {
-			continue
-		}
+	also := method
+	if method == "HEAD" {
+		also = "GET"
+	}
+	for _, m := range [...]string{method, also, ""} {
 		for _, e := range n.ends {
 			if e.Method == m {
 				return e

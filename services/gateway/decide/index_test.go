@@ -204,3 +204,6 @@ func override(id, tenant string) *rule.Rule {
 		Match: rule.Match{Tenant: tenant}, OnFailure: rule.Open,
 	}
 }
+
+// anyone is a request without dimensions.
+func anyone() *rule.Request { return &rule.Request{} }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"penstock.dev/services/internal/limit"
@@ -24,73 +23,58 @@ type Service struct {
 	store Store
 	now   func() time.Time
 	ids   func(time.Time) [16]byte
-
-	ahead atomic.Int64 // how far the store's clock is ahead of now, in ns, by its last answer
 }
 
 // NewService returns a service that decides by the rules in book with the
-// counters in store. Ids makes decision ids, which begin with the time: NewID.
+// counters in store. Now is the best estimate of the store's clock; where it is
+// wrong about a period, the store says so. Ids makes decision ids: NewID.
 func NewService(book *Book, store Store, now func() time.Time, ids func(time.Time) [16]byte) *Service {
 	return &Service{book: book, store: store, now: now, ids: ids}
 }
 
 // Decide answers q by the rules in force when it is called. A refusal is an
 // answer, and so is a store that does not decide: then the rules' own failure
-// modes do. Errors are ErrCost, ErrRequestIDReused, and ctx's own.
+// modes do. Errors wrap ErrCost, ErrRequestIDReused, or are ctx's own.
 func (s *Service) Decide(ctx context.Context, q Query) (Decision, error) {
 	if q.Cost != nil && (*q.Cost < 0 || *q.Cost > rule.Unlimited) {
 		return Decision{}, fmt.Errorf("%w: %d units, want 0 to %d", ErrCost, *q.Cost, rule.Unlimited)
 	}
 	now := s.now()
 	in := newInquiry(s.book.Current(), &q, s.ids(now))
-	in.match(now.Add(time.Duration(s.ahead.Load())))
+	in.match(now)
 	switch {
 	case in.blocking != nil:
 		return in.blocked(), nil
 	case len(in.winners) == 0:
 		return in.passed(), nil
 	}
-	a, err := s.ask(ctx, in)
+	a, err := s.ask(ctx, in, now)
 	switch {
-	case err == nil && a.Conflict:
-		return Decision{}, fmt.Errorf("%w: %q", ErrRequestIDReused, q.RequestID)
-	case err == nil && a.Replayed:
-		return in.replayed(&a), nil
-	case err == nil && len(a.Results) == len(in.winners):
-		return in.decided(&a), nil
-	case ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil:
 		return Decision{}, ctx.Err()
-	default:
+	case err != nil:
 		return in.degraded(), nil
+	case a.Conflict:
+		return Decision{}, fmt.Errorf("%w: %q", ErrRequestIDReused, q.RequestID)
+	case a.Replayed:
+		return in.replayed(&a), nil
+	case len(a.Results) != len(in.winners):
+		return in.degraded(), nil
+	default:
+		return in.decided(&a), nil
 	}
 }
 
 // ask puts the question to the store. Where periods have moved on by the
 // store's clock, it asks once more with the periods of that moment; a store
-// that calls those stale too does not decide.
-func (s *Service) ask(ctx context.Context, in *inquiry) (limit.Answer, error) {
-	sent := s.now()
-	at := sent.Add(time.Duration(s.ahead.Load()))
-	var a limit.Answer
+// that calls those stale too does not decide (docs/adr/0037).
+func (s *Service) ask(ctx context.Context, in *inquiry, at time.Time) (limit.Answer, error) {
 	for range 2 {
-		var err error
-		if a, err = s.store.Decide(ctx, in.question(at)); err != nil {
-			return limit.Answer{}, err
+		a, err := s.store.Decide(ctx, in.question(at))
+		if err != nil || !a.Stale {
+			return a, err
 		}
-		s.follow(a.Now, sent)
-		if !a.Stale {
-			return a, nil
-		}
-		at, sent = a.Now, s.now()
+		at = a.Now
 	}
 	return limit.Answer{}, errStale
-}
-
-// follow takes note of the store's clock. Its answer was made somewhere between
-// sent and now; half way is the best guess, and at most half the round trip
-// wrong.
-func (s *Service) follow(store, sent time.Time) {
-	if !store.IsZero() {
-		s.ahead.Store(int64(store.Sub(sent) - s.now().Sub(sent)/2))
-	}
 }
