@@ -141,7 +141,7 @@ func (b *Broker) openData() error {
 	if restored > 0 {
 		b.log.Warn("compaction was interrupted; went back to before it", "partitions", restored)
 	}
-	return err
+	return errors.Join(err, forgetFetchSessions(b.logDir()))
 }
 
 func (b *Broker) logDir() string  { return filepath.Join(b.cfg.DataDir, "kafka") }

@@ -92,7 +92,8 @@ func (r *reader) incarnation(ctx context.Context) error {
 	cl, err := r.client.connect("log "+r.topic,
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.KeepControlRecords(), // the only sign of a tail that is a transaction marker
+		kgo.KeepControlRecords(),       // the only sign of a tail that is a transaction marker
+		kgo.KeepRetryableFetchErrors(), // or a new topic is noticed only after six tries, 12 s
 		kgo.FetchMaxWait(fetchWait),
 	)
 	if err != nil {

@@ -64,7 +64,7 @@ func (r *reader) examine(ctx context.Context) {
 			continue
 		}
 		s.end = min(s.end, b.end) // a broker that lost its newest records ends earlier
-		r.tail.advance(b.partition, b.start)
+		r.tail.advance(b.partition, max(s.next, b.start))
 		for r.tail[b.partition] != nil {
 			next, err := r.probe(ctx, b.partition, *s)
 			if err != nil {

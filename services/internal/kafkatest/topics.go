@@ -173,3 +173,15 @@ func (b *Broker) WaitFor(topic string, n int) []Record {
 	}, "%d records in %s", n, topic)
 	return records
 }
+
+// DeleteRecords removes everything below an offset from a partition.
+func (b *Broker) DeleteRecords(topic string, partition int32, below int64) {
+	b.t.Helper()
+	cl, ctx, done := b.client()
+	defer done()
+	var offsets kadm.Offsets
+	offsets.Add(kadm.Offset{Topic: topic, Partition: partition, At: below})
+	if _, err := kadm.NewClient(cl).DeleteRecords(ctx, offsets); err != nil {
+		b.t.Fatalf("delete records of %s: %v", topic, err)
+	}
+}
