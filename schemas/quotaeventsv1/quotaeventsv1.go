@@ -84,7 +84,7 @@ func (d *Decoder) Decode(ctx context.Context, key, value []byte) (Event, error) 
 func (e *Event) Validate() error {
 	var c check.Check
 	c.That(hexadecimal(e.EventID, 32), "event_id", "is not 32 hexadecimal characters in lower case")
-	c.That(e.Type != "" && e.Type != EventTypeUnknown, "type", "is UNKNOWN")
+	c.That(e.Type.Known(), "type", "has no known symbol")
 	c.Bytes("tenant_id", e.TenantID, 1, 256)
 	c.ID("rule_id", e.RuleID)
 	c.Meter("meter", e.Meter)

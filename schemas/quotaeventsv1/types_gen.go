@@ -69,3 +69,12 @@ const (
 	EventTypeOverdrawn        EventType = "OVERDRAWN"
 	EventTypeReplenished      EventType = "REPLENISHED"
 )
+
+// Known says whether v is a symbol of the schema other than UNKNOWN.
+func (v EventType) Known() bool {
+	switch v {
+	case EventTypeThresholdReached, EventTypeExhausted, EventTypeOverdrawn, EventTypeReplenished:
+		return true
+	}
+	return false
+}

@@ -9,11 +9,13 @@ package rulesv1
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
 
 	"penstock.dev/schemas"
+	"penstock.dev/schemas/internal/check"
 	"penstock.dev/schemas/internal/codec"
 	"penstock.dev/schemas/wire"
 )
@@ -51,10 +53,12 @@ func ParseKey(key []byte) (Kind, string, error) {
 		return KindUnknown, "", &wire.FieldError{Field: "key", Problem: fmt.Sprintf("%.64q is not of the form kind/id", key)}
 	}
 	kind := Kind(name)
-	if err := checkID("key", kind, string(id)); err != nil {
+	var c check.Check
+	checkID(&c, "key", kind, string(id))
+	if err := c.Err(); err != nil {
 		return KindUnknown, "", err
 	}
-	if !kind.known() {
+	if !kind.Known() {
 		return KindUnknown, string(id), fmt.Errorf("%w: key %s", wire.ErrSkip, key)
 	}
 	return kind, string(id), nil
@@ -121,8 +125,15 @@ func (d *Decoder) Decode(ctx context.Context, key, value []byte) (Record, error)
 	if err := d.values.Decode(ctx, value, &r); err != nil {
 		return Record{}, err
 	}
-	if err := r.checkIdentity(key); err != nil {
+	if err := r.checkIdentity(); err != nil {
 		return Record{}, err
+	}
+	kind, id, err := ParseKey(key)
+	if err != nil && !errors.Is(err, wire.ErrSkip) {
+		return Record{}, err
+	}
+	if r.Kind != kind || r.ID != id {
+		return Record{}, &wire.FieldError{Field: "key", Problem: fmt.Sprintf("%.64q is not that of %s/%.64s", key, r.Kind, r.ID)}
 	}
 	identity := Record{
 		Kind: r.Kind, ID: r.ID, Version: r.Version, Revision: r.Revision,

@@ -87,6 +87,15 @@ const (
 	KindGrant       Kind = "grant"
 )
 
+// Known says whether v is a symbol of the schema other than UNKNOWN.
+func (v Kind) Known() bool {
+	switch v {
+	case KindTenant, KindApplication, KindUser, KindAPIKey, KindService, KindEndpoint, KindPlan, KindRule, KindWallet, KindGrant:
+		return true
+	}
+	return false
+}
+
 // A Tenant is a record of rules.v1: a customer.
 type Tenant struct {
 	// Display name; 0-256 bytes.
@@ -256,6 +265,15 @@ const (
 	PeriodUnitYear    PeriodUnit = "year"
 )
 
+// Known says whether v is a symbol of the schema other than UNKNOWN.
+func (v PeriodUnit) Known() bool {
+	switch v {
+	case PeriodUnitHour, PeriodUnitDay, PeriodUnitWeek, PeriodUnitMonth, PeriodUnitYear:
+		return true
+	}
+	return false
+}
+
 // An Included is a record of rules.v1: units of one meter.
 type Included struct {
 	// Meter; 1-64 of a-z 0-9 . _ -.
@@ -376,6 +394,15 @@ const (
 	ModeShadow  Mode = "shadow"
 )
 
+// Known says whether v is a symbol of the schema other than UNKNOWN.
+func (v Mode) Known() bool {
+	switch v {
+	case ModeEnforce, ModeShadow:
+		return true
+	}
+	return false
+}
+
 // A RuleKind is an enum of rules.v1: kinds of rule. Symbols are only ever appended.
 type RuleKind string
 
@@ -387,6 +414,15 @@ const (
 	RuleKindWallet  RuleKind = "wallet"
 	RuleKindBlock   RuleKind = "block"
 )
+
+// Known says whether v is a symbol of the schema other than UNKNOWN.
+func (v RuleKind) Known() bool {
+	switch v {
+	case RuleKindRate, RuleKindQuota, RuleKindWallet, RuleKindBlock:
+		return true
+	}
+	return false
+}
 
 // An Algorithm is an enum of rules.v1: algorithms. Symbols are only ever appended.
 type Algorithm string
@@ -405,6 +441,15 @@ const (
 	AlgorithmOverdraftWallet      Algorithm = "overdraft_wallet"
 )
 
+// Known says whether v is a symbol of the schema other than UNKNOWN.
+func (v Algorithm) Known() bool {
+	switch v {
+	case AlgorithmNone, AlgorithmFixedWindow, AlgorithmSlidingWindowLog, AlgorithmSlidingWindowCounter, AlgorithmTokenBucket, AlgorithmLeakyBucket, AlgorithmGCRA, AlgorithmQuota, AlgorithmOverdraftWallet:
+		return true
+	}
+	return false
+}
+
 // A Dimension is an enum of rules.v1: dimensions of a request. Symbols are only ever
 // appended.
 type Dimension string
@@ -418,6 +463,15 @@ const (
 	DimensionAPIKey      Dimension = "api_key"
 	DimensionIP          Dimension = "ip"
 )
+
+// Known says whether v is a symbol of the schema other than UNKNOWN.
+func (v Dimension) Known() bool {
+	switch v {
+	case DimensionTenant, DimensionApplication, DimensionUser, DimensionAPIKey, DimensionIP:
+		return true
+	}
+	return false
+}
 
 // A Match is a record of rules.v1: exact values; empty: any. A selector added later is
 // named in `requires`.
@@ -477,6 +531,15 @@ const (
 	AlignmentAnniversary Alignment = "anniversary"
 )
 
+// Known says whether v is a symbol of the schema other than UNKNOWN.
+func (v Alignment) Known() bool {
+	switch v {
+	case AlignmentCalendar, AlignmentAnniversary:
+		return true
+	}
+	return false
+}
+
 // A WalletMode is an enum of rules.v1: modes of a wallet. Symbols are only ever appended.
 type WalletMode string
 
@@ -488,6 +551,15 @@ const (
 	WalletModeRenewable WalletMode = "renewable"
 )
 
+// Known says whether v is a symbol of the schema other than UNKNOWN.
+func (v WalletMode) Known() bool {
+	switch v {
+	case WalletModeNone, WalletModePrepaid, WalletModeRenewable:
+		return true
+	}
+	return false
+}
+
 // An OnFailure is an enum of rules.v1: failure modes. Symbols are only ever appended.
 type OnFailure string
 
@@ -498,6 +570,15 @@ const (
 	OnFailureClosed  OnFailure = "closed"
 	OnFailureLocal   OnFailure = "local"
 )
+
+// Known says whether v is a symbol of the schema other than UNKNOWN.
+func (v OnFailure) Known() bool {
+	switch v {
+	case OnFailureOpen, OnFailureClosed, OnFailureLocal:
+		return true
+	}
+	return false
+}
 
 // A Lease is a record of rules.v1: a share of a rate held by one gateway.
 type Lease struct {

@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"penstock.dev/schemas/internal/check"
 	"penstock.dev/schemas/wire"
@@ -28,14 +27,14 @@ const (
 // bounds of its doc in rules.v1.avsc, or nil. An UNKNOWN symbol breaks them:
 // who writes a record says what it means.
 func (r *Record) Validate() error {
-	if err := r.checkIdentity([]byte(Key(r.Kind, r.ID))); err != nil {
+	if err := r.checkIdentity(); err != nil {
 		return err
 	}
 	if r.Kind == KindUnknown {
 		return &wire.FieldError{Field: "kind", Problem: "is UNKNOWN"}
 	}
 	if field := r.unknownSymbol(); field != "" {
-		return &wire.FieldError{Field: field, Problem: "is UNKNOWN"}
+		return &wire.FieldError{Field: field, Problem: "has no known symbol"}
 	}
 	var c check.Check
 	c.Bytes("changed_by", r.ChangedBy, 0, 256)
@@ -72,16 +71,6 @@ func (r *Record) Validate() error {
 	return c.Err()
 }
 
-// known says whether k is a kind of this version of the schema.
-func (k Kind) known() bool {
-	switch k {
-	case KindTenant, KindApplication, KindUser, KindAPIKey, KindService, KindEndpoint, KindPlan, KindRule, KindWallet, KindGrant:
-		return true
-	case KindUnknown:
-	}
-	return false
-}
-
 // body returns whether the field of kind k is set, and how many kinds' are.
 func (r *Record) body(k Kind) (set bool, count int) {
 	for _, field := range [...]struct {
@@ -107,50 +96,42 @@ func (r *Record) body(k Kind) (set bool, count int) {
 	return set, count
 }
 
-// checkIdentity checks what stays true of a record that this reader is too old
-// for: that it is the key's, and counts.
-func (r *Record) checkIdentity(key []byte) error {
+// checkIdentity checks what must be true even of a record that this reader is
+// too old for: it is one object's, and its version and revision count.
+func (r *Record) checkIdentity() error {
 	var c check.Check
-	name, id, _ := strings.Cut(string(key), "/")
-	if _, _, err := ParseKey(key); err != nil && r.Kind.known() {
-		return err
-	}
 	switch set, count := r.body(r.Kind); {
-	case r.Kind.known() && name != string(r.Kind), !r.Kind.known() && Kind(name).known():
-		c.Fail("kind", "is %.16q under a key of kind %.64q", r.Kind, name)
-	case !r.Kind.known() && r.Kind != KindUnknown:
+	case !r.Kind.Known() && r.Kind != KindUnknown:
 		c.Fail("kind", "is %.16q, which is no kind", r.Kind)
-	case r.ID != id:
-		c.Fail("id", "is %.128q under a key of id %.128q", r.ID, id)
 	case r.Kind == KindUnknown && count > 0, r.Kind != KindUnknown && (!set || count != 1):
-		c.Fail("kind", "is %s, want exactly that field set of the %d that are", r.Kind, count)
+		c.Fail("kind", "is %s, want exactly its field set of the %d that are", r.Kind, count)
 	}
+	checkID(&c, "id", r.Kind, r.ID)
 	c.Range("version", r.Version, 1, maxExact)
 	c.Range("revision", r.Revision, 1, maxExact)
 	c.Micros("changed_at", r.ChangedAt)
 	return c.Err()
 }
 
-// checkID checks the id of an object of kind, which a key or a record names.
-func checkID(field string, kind Kind, id string) error {
-	var c check.Check
+// checkID checks the id of an object of kind, which a key or a record names. The
+// ids of newer kinds may be of another form.
+func checkID(c *check.Check, field string, kind Kind, id string) {
 	switch {
 	case kind == KindWallet:
 		tenant, meter, _ := strings.Cut(id, ":")
 		c.ID(field, tenant)
 		c.Meter(field, meter)
-	case kind.known():
+	case kind.Known():
 		c.ID(field, id)
-	case len(id) < 1 || len(id) > 512 || !utf8.ValidString(id):
-		c.Fail(field, "is %d bytes, want 1 to 512 of UTF-8", len(id))
+	default:
+		c.Bytes(field, id, 1, 512)
 	}
-	return c.Err()
 }
 
 // unknownSymbol returns the path of the first field whose symbol this reader
-// does not know, or nothing. An enum that was never set counts.
+// does not know, or nothing. One that was never set counts.
 func (r *Record) unknownSymbol() string {
-	if r.Plan != nil && r.Plan.Fee != nil && unknown(r.Plan.Fee.Period) {
+	if r.Plan != nil && r.Plan.Fee != nil && !r.Plan.Fee.Period.Known() {
 		return "plan.fee.period"
 	}
 	if r.Rule == nil {
@@ -158,31 +139,29 @@ func (r *Record) unknownSymbol() string {
 	}
 	u := r.Rule
 	switch {
-	case unknown(u.Mode):
+	case !u.Mode.Known():
 		return "rule.mode"
-	case unknown(u.Kind):
+	case !u.Kind.Known():
 		return "rule.kind"
-	case unknown(u.Algorithm):
+	case !u.Algorithm.Known():
 		return "rule.algorithm"
-	case slices.ContainsFunc(u.Subject, unknown[Dimension]):
+	case slices.ContainsFunc(u.Subject, func(d Dimension) bool { return !d.Known() }):
 		return "rule.subject"
-	case unknown(u.Wallet):
+	case !u.Wallet.Known():
 		return "rule.wallet"
-	case unknown(u.OnFailure):
+	case !u.OnFailure.Known():
 		return "rule.on_failure"
-	case u.Period != nil && unknown(u.Period.Unit):
+	case u.Period != nil && !u.Period.Unit.Known():
 		return "rule.period.unit"
-	case u.Period != nil && unknown(u.Period.Alignment):
+	case u.Period != nil && !u.Period.Alignment.Known():
 		return "rule.period.alignment"
-	case u.PreviousPeriod != nil && unknown(u.PreviousPeriod.Unit):
+	case u.PreviousPeriod != nil && !u.PreviousPeriod.Unit.Known():
 		return "rule.previous_period.unit"
-	case u.PreviousPeriod != nil && unknown(u.PreviousPeriod.Alignment):
+	case u.PreviousPeriod != nil && !u.PreviousPeriod.Alignment.Known():
 		return "rule.previous_period.alignment"
 	}
 	return ""
 }
-
-func unknown[E ~string](symbol E) bool { return symbol == "" || symbol == "UNKNOWN" }
 
 func (t *Tenant) check(c *check.Check) {
 	c.Bytes("name", t.Name, 0, 256)

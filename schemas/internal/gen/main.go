@@ -192,7 +192,22 @@ func (g *generator) enum(n node) {
 		for _, s := range n.Symbols {
 			fmt.Fprintf(&b, "\t%s%s %s = %q\n", name, camel(strings.ToLower(s)), name, s)
 		}
-		b.WriteString(")\n")
+		b.WriteString(")\n\n")
+		var meant []string
+		for _, s := range n.Symbols {
+			if s != "UNKNOWN" {
+				meant = append(meant, name+camel(strings.ToLower(s)))
+			}
+		}
+		fmt.Fprintf(&b, `// Known says whether v is a symbol of the schema other than UNKNOWN.
+func (v %s) Known() bool {
+	switch v {
+	case %s:
+		return true
+	}
+	return false
+}
+`, name, strings.Join(meant, ", "))
 		g.blocks = append(g.blocks, b.String())
 		return
 	}
