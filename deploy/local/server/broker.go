@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -24,7 +23,7 @@ type BrokerOptions struct {
 // 127.0.0.1, with its data below dir. Addr of the process is the Kafka address,
 // URL the schema registry's.
 func StartBroker(ctx context.Context, dir string, o BrokerOptions) (*Process, error) {
-	path, err := Build(ctx, "deploy/local", "./cmd/devbroker", o.Run)
+	path, err := buildBroker(ctx, o.Run)
 	if err != nil {
 		return nil, fmt.Errorf("devbroker: %w", err)
 	}
@@ -36,7 +35,7 @@ func StartBroker(ctx context.Context, dir string, o BrokerOptions) (*Process, er
 	}
 	addr, url := loopback(kafka), "http://"+loopback(registry)
 	args := []string{
-		"-data-dir", filepath.Join(dir, "data"), "-kafka-port", strconv.Itoa(kafka), "-registry-port", strconv.Itoa(registry),
+		"-data", filepath.Join(dir, "data"), "-kafka", addr, "-registry", loopback(registry),
 	}
 	return Start(ctx, Spec{
 		Name: "kafka", Path: path, Args: append(args, o.Args...), Dir: dir,
@@ -45,31 +44,32 @@ func StartBroker(ctx context.Context, dir string, o BrokerOptions) (*Process, er
 			if err := pingKafka(ctx, addr); err != nil {
 				return err
 			}
-			return Answers200(url + "/subjects")(ctx)
+			return Answers200(url + "/")(ctx)
 		},
 		Run: o.Run,
 	})
 }
 
-// Build compiles one command of this clone, on its own as CI does (GOWORK=off),
-// and returns the binary: bin/<last element> of the clone. Folder is a module's
-// folder and pkg a package in it.
-func Build(ctx context.Context, folder, pkg string, run Run) (string, error) {
+func buildBroker(ctx context.Context, run Run) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
 	}
-	name := filepath.Base(pkg)
-	if pkg == "." {
-		name = filepath.Base(folder)
-	}
+	return Build(ctx, root, "deploy/local", "./cmd/devbroker", run)
+}
+
+// Build compiles one command of a clone with what its module declares, as CI
+// does (GOWORK=off), and returns the binary, bin/<name> of the clone. Module is
+// a folder of the clone and pkg a package in it; "." is named after the module.
+func Build(ctx context.Context, root, module, pkg string, run Run) (string, error) {
+	name := filepath.Base(filepath.Join(module, pkg))
 	binary := filepath.Join(root, "bin", name)
 	unlock, err := lock(ctx, filepath.Join(root, "bin", "."+name+".lock"), run.say)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	cmd := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(root, folder), "-trimpath", "-o", binary, pkg)
+	cmd := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(root, module), "-trimpath", "-o", binary, pkg)
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	stop := reportEvery(5*time.Second, func(elapsed time.Duration) {
 		run.say("%s: compiling, %v so far …", name, elapsed)

@@ -163,7 +163,7 @@ func TestLockOfADeadHolder(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	_, err := server.Lock(ctx, path, say(t))
+	_, err := server.Lock(ctx, path, logged(t))
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), strconv.Itoa(holder.Process.Pid)) {
 		t.Fatalf("lock while held = %v, want a timeout that names the holder", err)
 	}
@@ -172,12 +172,12 @@ func TestLockOfADeadHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = holder.Wait()
-	unlock, err := server.Lock(t.Context(), path, say(t))
+	unlock, err := server.Lock(t.Context(), path, logged(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	unlock()
-	unlock, err = server.Lock(t.Context(), path, say(t))
+	unlock, err = server.Lock(t.Context(), path, logged(t))
 	if err != nil {
 		t.Fatalf("lock with a file left behind: %v", err)
 	}

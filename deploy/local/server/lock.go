@@ -52,6 +52,12 @@ func lock(ctx context.Context, path string, say func(string, ...any)) (unlock fu
 	return func() { _ = f.Close() }, nil
 }
 
+// Lock takes the exclusive lock on a file, waiting for whoever holds it, and
+// returns what releases it. A holder that dies releases it too.
+func Lock(ctx context.Context, path string, run Run) (unlock func(), err error) {
+	return lock(ctx, path, run.say)
+}
+
 // holder names the process that wrote itself into a lock file.
 func holder(path string) string {
 	b, err := os.ReadFile(path)

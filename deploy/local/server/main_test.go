@@ -98,7 +98,7 @@ func own(ctx context.Context, dir string, detach bool) error {
 
 // hold takes a lock, says so, and waits.
 func hold(ctx context.Context, path string) error {
-	if _, err := server.Lock(ctx, path, func(string, ...any) {}); err != nil {
+	if _, err := server.Lock(ctx, path, server.Run{}); err != nil {
 		return err
 	}
 	fmt.Fprintln(os.Stdout, "locked")

@@ -8,7 +8,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -52,7 +54,7 @@ type Spec struct {
 	Name string   // names the process in messages and files
 	Path string   // the executable, absolute
 	Args []string // without the executable's own name
-	Env  []string // KEY=value, added to this process's environment
+	Env  []string // KEY=value, added to this process's environment without PENSTOCK_*
 	Dir  string   // data, log and pid; made when absent
 	Addr string   // host:port it serves, for Process.Addr
 	URL  string   // for Process.URL
@@ -188,7 +190,7 @@ func (p *Process) launch(ctx context.Context) (*incarnation, error) {
 	if p.spec.As == nil {
 		cmd.Dir = p.Dir
 	}
-	cmd.Env = append(os.Environ(), p.spec.Env...)
+	cmd.Env = append(ownEnvironment(), p.spec.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = p.spec.attributes()
 
@@ -213,6 +215,12 @@ func (p *Process) launch(ctx context.Context) (*incarnation, error) {
 		cur.id = ID{PID: cmd.Process.Pid}
 	}
 	return cur, nil
+}
+
+// ownEnvironment is this process's, without the knobs of services: what a shell
+// happens to export must not reach a process that was configured otherwise.
+func ownEnvironment() []string {
+	return slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "PENSTOCK_") })
 }
 
 func (s Spec) attributes() *syscall.SysProcAttr {
