@@ -26,6 +26,7 @@ var (
 		"services/gateway/canon",
 		"services/gateway/decide",
 		"services/outbox-relay/outbox",
+		"services/rule-admin/catalog",
 	}
 	// words are the small pure packages that every domain may use.
 	words = []string{
