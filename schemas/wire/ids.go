@@ -45,8 +45,9 @@ type IDs struct {
 
 // A question is one look-up under way.
 type question struct {
-	done chan struct{} // closed when err is set
+	done chan struct{} // closed when the rest is set
 	err  error
+	gone bool // who asked gave up, which is no answer for the others
 }
 
 // NewIDs returns the ids of subject. It asks registry only when a schema is
@@ -65,34 +66,42 @@ func NewIDs(registry Registry, subject string) *IDs {
 // not the subject's, else the registry's or ctx's own, and then worth a retry.
 func (s *IDs) Schema(ctx context.Context, id uint32) (string, error) {
 	for {
-		s.mu.Lock()
-		if text, ok := s.known[id]; ok {
-			s.mu.Unlock()
-			return text, nil
-		}
-		if until, ok := s.unknown[id]; ok && time.Now().Before(until) {
-			s.mu.Unlock()
-			return "", s.refusal(id)
-		}
-		q, ok := s.asking[id]
-		if !ok {
-			q = &question{done: make(chan struct{})}
-			s.asking[id] = q
-			s.mu.Unlock()
+		text, q, mine, err := s.find(id)
+		switch {
+		case q == nil:
+			return text, err
+		case mine:
 			s.ask(ctx, id, q)
-		} else {
-			s.mu.Unlock()
+		default:
 			select {
 			case <-q.done:
 			case <-ctx.Done():
 				return "", ctx.Err()
 			}
 		}
-		gone := ok && (errors.Is(q.err, context.Canceled) || errors.Is(q.err, context.DeadlineExceeded))
-		if q.err != nil && !gone { // who asked for us may have given up; we have not
+		if q.err != nil && (mine || !q.gone) {
 			return "", q.err
 		}
 	}
+}
+
+// find returns what is remembered of id, or the question whose answer to wait
+// for: the caller's own to ask where mine is true.
+func (s *IDs) find(id uint32) (text string, q *question, mine bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if text, ok := s.known[id]; ok {
+		return text, nil, false, nil
+	}
+	if until, ok := s.unknown[id]; ok && time.Now().Before(until) {
+		return "", nil, false, fmt.Errorf("%w: %d is not of subject %s", ErrUnknownID, id, s.subject)
+	}
+	if q, ok := s.asking[id]; ok {
+		return "", q, false, nil
+	}
+	q = &question{done: make(chan struct{})}
+	s.asking[id] = q
+	return "", q, true, nil
 }
 
 // ask puts the question to the registry and keeps the answer.
@@ -107,7 +116,7 @@ func (s *IDs) ask(ctx context.Context, id uint32, q *question) {
 	defer s.mu.Unlock()
 	switch {
 	case err != nil:
-		q.err = fmt.Errorf("schema %d: %w", id, err)
+		q.err, q.gone = fmt.Errorf("schema %d: %w", id, err), ctx.Err() != nil
 	case text != "" && slices.Contains(subjects, s.subject):
 		s.known[id] = text
 		delete(s.unknown, id)
@@ -139,10 +148,6 @@ func (s *IDs) forget() {
 	if len(s.unknown) >= unknownMax {
 		delete(s.unknown, oldest)
 	}
-}
-
-func (s *IDs) refusal(id uint32) error {
-	return fmt.Errorf("%w: %d is not of subject %s", ErrUnknownID, id, s.subject)
 }
 
 // Known returns the schemas found so far, by id, for a snapshot.
