@@ -1,0 +1,149 @@
+//go:build integration
+
+package decide_test
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock.dev/services/gateway/decide"
+	"penstock.dev/services/internal/counters"
+	"penstock.dev/services/internal/redistest"
+	"penstock.dev/services/internal/rule"
+)
+
+// redisStore is the real store on a Redis of the test's own. Its budget is
+// generous: these tests are about numbers, not about time.
+func redisStore(t testing.TB, url string) *counters.Store {
+	t.Helper()
+	store, err := counters.Open(counters.Config{URL: url, Budget: 5 * time.Second}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	return store
+}
+
+// TestIntegrationCases guarantees on a real Redis what TestCases guarantees of
+// the model.
+func TestIntegrationCases(t *testing.T) {
+	t.Parallel()
+
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			store := redisStore(t, redistest.Start(t).URL)
+			c.run(t, newRig(t, store, store.Now))
+		})
+	}
+}
+
+// TestIntegrationE2 guarantees that three gateways sell a limit of 100 exactly:
+// of 1,000 requests at once, 100 pass and 900 do not.
+func TestIntegrationE2(t *testing.T) {
+	t.Parallel()
+
+	url := redistest.Start(t).URL
+	var gateways []*rig
+	for range 3 {
+		store := redisStore(t, url)
+		gateways = append(gateways, newRig(t, store, store.Now, quota("month", 100)))
+	}
+	var allowed, denied atomic.Int64
+	var all sync.WaitGroup
+	for i := range 1000 {
+		all.Go(func() {
+			d, err := gateways[i%len(gateways)].Decide(t.Context(), decide.Query{Tenant: "acme"})
+			switch {
+			case err != nil || d.Degraded:
+				t.Errorf("request %d: %+v %v", i, d, err)
+			case d.Outcome == decide.Allow:
+				allowed.Add(1)
+			default:
+				denied.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	peek := gateways[0].ask(decide.Query{Tenant: "acme", Cost: units(0)})
+	if allowed.Load() != 100 || denied.Load() != 900 || peek.Limits[0].Consumed != 100 {
+		t.Errorf("%d allowed, %d denied, %d used; want 100, 900, 100", allowed.Load(), denied.Load(), peek.Limits[0].Consumed)
+	}
+}
+
+// TestIntegrationE3 guarantees that one request id, three times at once, is one
+// decision and three equal answers.
+func TestIntegrationE3(t *testing.T) {
+	t.Parallel()
+
+	store := redisStore(t, redistest.Start(t).URL)
+	r := newRig(t, store, store.Now, quota("month", 100), rate("burst", rule.Tenant, 100))
+	r.ask(decide.Query{Tenant: "acme", Cost: units(10)})
+	var answers [3]decide.Decision
+	var all sync.WaitGroup
+	for i := range answers {
+		all.Go(func() {
+			var err error
+			if answers[i], err = r.Decide(t.Context(), decide.Query{RequestID: "r-1", Tenant: "acme", Cost: units(5)}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	replayed := 0
+	for i := range answers {
+		if answers[i].Replayed {
+			replayed++
+			answers[i].Replayed = false
+		}
+		if a, b := fmt.Sprintf("%+v", answers[i]), fmt.Sprintf("%+v", answers[0]); a != b {
+			t.Errorf("answers differ:\n%s\n%s", a, b)
+		}
+	}
+	if used := answers[0].Limits[1].Consumed; replayed != 2 || used != 15 {
+		t.Errorf("%d replayed, %d used; want 2 and 15", replayed, used)
+	}
+}
+
+// TestIntegrationStoreGone guarantees that a store that does not answer is an
+// answer, within its budget, and that decisions resume with it.
+func TestIntegrationStoreGone(t *testing.T) {
+	t.Parallel()
+
+	server := redistest.Start(t)
+	store, err := counters.Open(counters.Config{URL: server.URL, Budget: 200 * time.Millisecond}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	r := newRig(t, store, store.Now, rate("open", rule.Tenant, 10))
+	server.Freeze()
+	began := time.Now()
+	if d := r.ask(decide.Query{Tenant: "acme"}); d.Outcome != decide.Allow || !d.Degraded {
+		t.Errorf("open rule: %+v, want a degraded pass", d)
+	}
+	r.rule(quota("closed", 10))
+	if d := r.ask(decide.Query{Tenant: "acme"}); d.Status != 503 || d.Code != decide.StoreUnavailable {
+		t.Errorf("closed rule: %+v, want 503", d)
+	}
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("two answers took %v", took)
+	}
+	server.Thaw()
+	deadline := time.Now().Add(20 * time.Second)
+	for tick := time.NewTicker(50 * time.Millisecond); ; <-tick.C {
+		d := r.ask(decide.Query{Tenant: "acme"})
+		if !d.Degraded {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("decisions did not resume")
+		}
+	}
+}
