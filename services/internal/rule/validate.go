@@ -287,7 +287,11 @@ func (r *Rule) validatePeriod(f *Faults) {
 	case r.Period != nil:
 		p := r.Period
 		OneOf(f, "period.unit", p.Unit, period.Hour, period.Day, period.Week, period.Month, period.Year)
-		f.Range("period.count", int64(p.Count), 1, period.MaxCount)
+		most := int64(period.MaxCount)
+		if p.Unit == period.Year {
+			most = period.MaxYears
+		}
+		f.Range("period.count", int64(p.Count), 1, most)
 		OneOf(f, "period.alignment", p.Alignment, period.Calendar, period.Anniversary)
 		if p.Alignment == period.Calendar && !p.Anchor.IsZero() {
 			f.Add("period.anchor", "is set, and only anniversary periods have one")

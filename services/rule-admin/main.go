@@ -1,0 +1,65 @@
+// Rule-admin is where operators write the catalogue: tenants, keys, services,
+// plans and rules.
+//
+// It keeps the catalogue in PostgreSQL, with an audit of every change and an
+// outbox that a relay carries to rules.v1. Its promises and knobs are in
+// README.md.
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+
+	"penstock.dev/services/internal/admin"
+	"penstock.dev/services/internal/boot"
+	"penstock.dev/services/internal/kafka"
+	"penstock.dev/services/rule-admin/catalog"
+	"penstock.dev/services/rule-admin/httpapi"
+	"penstock.dev/services/rule-admin/observe"
+	"penstock.dev/services/rule-admin/postgres"
+	"penstock.dev/services/rule-admin/topics"
+)
+
+func main() { boot.Main("rule-admin", run) }
+
+// run wires the service and blocks until ctx ends. Parts stop last to first:
+// callers leave before the database closes.
+func run(ctx context.Context, p boot.Process) error {
+	cfg, err := parseConfig(p.Args, p.Getenv)
+	if err != nil || cfg.check {
+		return err
+	}
+	tokens, err := parseTokens(cfg.tokens)
+	if err != nil {
+		return err
+	}
+	metrics := observe.New(p.Metrics)
+	schema := topics.NewSchema(kafka.NewRegistry(cfg.registry...), strings.Join(cfg.registry, ","), p.Log)
+	store, err := postgres.Open(ctx, postgres.Config{
+		URL: cfg.databaseURL.Reveal(), MaxConns: cfg.databaseMax, Keep: cfg.keep,
+	}, schema.Record, p.Log)
+	if err != nil {
+		return fmt.Errorf("%w: %w", boot.ErrConfig, err)
+	}
+	face := httpapi.Handler(httpapi.Config{
+		Catalogue: catalog.New(metrics.Store(store), rand.Reader), Audit: store.Audit, Tokens: tokens, Timeout: cfg.timeout, Log: p.Log,
+		Observe: func(c httpapi.Call) { metrics.Request(string(c.Operation), string(c.Kind), c.Status, c.Took) },
+	})
+
+	return p.Run(ctx,
+		admin.Part(cfg.adminListen, p, admin.Ready{"postgres": store.Ready, "schema": schema.Ready}),
+		boot.Close("postgres", store),
+		boot.Part{Name: "store", Run: func(ctx context.Context) error {
+			if err := store.Prepare(ctx); err != nil {
+				return err
+			}
+			found := make(chan error, 1)
+			go func() { found <- schema.Run(ctx, store) }()
+			return errors.Join(store.Tend(ctx, metrics.Outbox), <-found)
+		}},
+		boot.Part{Name: "http", Run: httpapi.Serve(cfg.listen, face)},
+	)
+}

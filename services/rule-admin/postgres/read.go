@@ -1,0 +1,144 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"penstock.dev/services/rule-admin/catalog"
+)
+
+// A querier is a pool or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+const objectColumns = `id, version, body, kept, changed_at, changed_by`
+
+// scanObject reads objectColumns.
+func scanObject(kind catalog.Kind) pgx.RowToFunc[*catalog.Object] {
+	return func(row pgx.CollectableRow) (*catalog.Object, error) {
+		o := &catalog.Object{Kind: kind}
+		var body, kept []byte
+		if err := row.Scan(&o.ID, &o.Version, &body, &kept, &o.ChangedAt, &o.ChangedBy); err != nil {
+			return nil, err
+		}
+		o.ChangedAt = o.ChangedAt.UTC()
+		var err error
+		if o.Body, err = catalog.Load(kind, body); err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(kept, &o.Kept); err != nil {
+			return nil, fmt.Errorf("%s %s: %w", kind, o.ID, err)
+		}
+		return o, nil
+	}
+}
+
+// object returns nil when there is none.
+func object(ctx context.Context, q querier, kind catalog.Kind, id string) (*catalog.Object, error) {
+	rows, err := q.Query(ctx, `SELECT `+objectColumns+` FROM objects WHERE kind = $1 AND id = $2`, string(kind), id)
+	if err != nil {
+		return nil, fail("read "+string(kind), err)
+	}
+	o, err := pgx.CollectExactlyOneRow(rows, scanObject(kind))
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	return o, fail("read "+string(kind), err)
+}
+
+// Object returns the object, or catalog.ErrNotFound.
+func (s *Store) Object(ctx context.Context, kind catalog.Kind, id string) (*catalog.Object, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	o, err := object(ctx, s.pool, kind, id)
+	if err == nil && o == nil {
+		err = fmt.Errorf("%w: %s %s", catalog.ErrNotFound, kind, id)
+	}
+	return o, err
+}
+
+// List returns at most most objects of the kind, in the order of their ids'
+// bytes, beginning behind the id after.
+func (s *Store) List(ctx context.Context, kind catalog.Kind, after string, most int) ([]*catalog.Object, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	rows, err := s.pool.Query(ctx, `SELECT `+objectColumns+` FROM objects WHERE kind = $1 AND id > $2 ORDER BY id LIMIT $3`,
+		string(kind), after, most)
+	if err != nil {
+		return nil, fail("list "+string(kind), err)
+	}
+	list, err := pgx.CollectRows(rows, scanObject(kind))
+	return list, fail("list "+string(kind), err)
+}
+
+// Audit returns entries, the newest first.
+func (s *Store) Audit(ctx context.Context, q catalog.Search) ([]catalog.Entry, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	rows, err := s.pool.Query(ctx, `
+		SELECT revision, id::text, at, actor, role, action, kind, object_id, coalesce(before, 'null'), coalesce(after, 'null'), request_id
+		FROM audit
+		WHERE ($1 = 0 OR revision < $1) AND ($2 = '' OR kind = $2) AND ($3 = '' OR object_id = $3) AND ($4 = '' OR actor = $4)
+		ORDER BY revision DESC LIMIT $5`,
+		q.Before, string(q.Kind), q.ObjectID, q.Actor, q.Most)
+	if err != nil {
+		return nil, fail("read audit", err)
+	}
+	entries, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e catalog.Entry, err error) {
+		err = row.Scan(&e.Revision, &e.ID, &e.At, &e.Actor, &e.Role, &e.Action, &e.Kind, &e.ObjectID, &e.Before, &e.After, &e.RequestID)
+		e.At = e.At.UTC()
+		return e, err
+	})
+	return entries, fail("read audit", err)
+}
+
+// A tx is what a change may look at.
+type tx struct{ tx pgx.Tx }
+
+// Object returns another object, or nil when there is none.
+func (t tx) Object(ctx context.Context, kind catalog.Kind, id string) (*catalog.Object, error) {
+	return object(ctx, t.tx, kind, id)
+}
+
+// Referrers returns objects that refer to one, at most most of them, and how
+// many there are.
+func (t tx) Referrers(ctx context.Context, kind catalog.Kind, id string, most int) ([]catalog.Referrer, int, error) {
+	rows, err := t.tx.Query(ctx, `
+		SELECT kind, id, field, count(*) OVER () FROM object_refs
+		WHERE ref_kind = $1 AND ref_id = $2 ORDER BY kind, id, field LIMIT $3`, string(kind), id, most)
+	if err != nil {
+		return nil, 0, fail("read referrers", err)
+	}
+	total := 0
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r catalog.Referrer, err error) {
+		err = row.Scan(&r.Kind, &r.ID, &r.Field, &total)
+		return r, err
+	})
+	return list, total, fail("read referrers", err)
+}
+
+// TenantPeriods returns the periods, former ones included, of the rules that
+// may match the tenant and leave their zone or anchor to it.
+func (t tx) TenantPeriods(ctx context.Context, tenant string) ([]catalog.RulePeriod, error) {
+	rows, err := t.tx.Query(ctx, `
+		SELECT id, p FROM objects, LATERAL (VALUES (body -> 'period'), (kept #> '{previous,period}')) AS periods (p)
+		WHERE kind = 'rule' AND body ? 'period' AND coalesce(body #>> '{match,tenant}', '') IN ('', $1)
+			AND p IS NOT NULL AND NOT (p ? 'zone' AND (p ? 'anchor' OR p ->> 'alignment' IS DISTINCT FROM 'anniversary'))
+		ORDER BY id`, tenant)
+	if err != nil {
+		return nil, fail("read periods", err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p catalog.RulePeriod, err error) {
+		err = row.Scan(&p.RuleID, &p.Period)
+		return p, err
+	})
+	return list, fail("read periods", err)
+}
