@@ -15,16 +15,22 @@ const maxGraves = 100_000
 
 // A Change is one object as it is from now on.
 type Change struct {
-	Kind    Kind
-	ID      string
-	Version int64 // rising per kind and id; a lower or equal one than was seen changes nothing
+	Kind Kind
+	ID   string
+
+	// Version rises per kind and id; a lower or equal one than was seen changes
+	// nothing. Of a deletion and with Keep, 0 means that it is not known, and
+	// that it is the newest.
+	Version int64
 
 	// Object is a *Tenant, *Key, *ServiceDef, *EndpointDef or *rule.Rule, by
 	// Kind, and belongs to the book from then on. Nil deletes.
 	Object any
 
-	// Keep makes the version count as seen while what is in force stays.
-	Keep bool
+	// Keep makes the version count as seen while what is in force stays. Under
+	// puts an object in force below a version that was kept, where nothing was
+	// known to be in force.
+	Keep, Under bool
 }
 
 // A Book is the catalogue and the rules in force. It is safe for concurrent
@@ -50,10 +56,12 @@ type object struct {
 	id   string
 }
 
-// A held is the newest version of an object; without a value it is deleted.
+// A held is the newest version of an object. Without a value it is deleted, or
+// blind: no version was seen but ones to keep.
 type held struct {
 	version int64
 	value   any
+	blind   bool
 }
 
 type grave struct {
@@ -77,18 +85,29 @@ func NewBook() *Book {
 func (b *Book) Current() *Snapshot { return b.current.Load() }
 
 // Apply makes all changes in order and publishes them at once. It costs what
-// the changes cost, however much the book holds.
-func (b *Book) Apply(changes []Change) {
+// the changes cost, however much the book holds. It reports which changes were
+// news, in their order.
+func (b *Book) Apply(changes []Change) []bool {
 	if len(changes) == 0 {
-		return
+		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	d := newDraft(b.Current(), &b.w)
+	news := make([]bool, len(changes))
 	for i := range changes {
-		d.apply(&changes[i])
+		news[i] = d.apply(&changes[i])
 	}
 	b.current.Store(d.snapshot())
+	return news
+}
+
+// Blind reports whether an object has had versions to keep and nothing to keep
+// below them: neither an object nor a deletion.
+func (b *Book) Blind(kind Kind, id string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.w.objects[object{kind, id}].blind
 }
 
 // Replace publishes what from holds in place of everything in b, and empties
@@ -107,33 +126,41 @@ func (b *Book) Replace(from *Book) {
 	b.current.Store(s)
 }
 
-// apply makes one change.
-func (d *draft) apply(c *Change) {
+// apply makes one change and reports whether it was news.
+func (d *draft) apply(c *Change) bool {
 	d.revision = max(d.revision, c.Version)
 	if !c.Kind.Decides() {
-		return
+		return true
 	}
 	o := object{c.Kind, c.ID}
 	old, known := d.w.objects[o]
+	version, unversioned := c.Version, c.Version == 0 && (c.Keep || c.Object == nil)
 	switch {
-	case known && c.Version <= old.version:
-		return
-	case c.Keep:
-		d.w.objects[o] = held{c.Version, old.value}
-		if old.value == nil {
-			d.w.bury(o, c.Version)
-		}
-		return
+	case c.Under && !old.blind:
+		return false
+	case c.Under, unversioned:
+		version = old.version
+	case known && version <= old.version:
+		return false
+	}
+	next := held{version: version, value: c.Object}
+	if c.Keep {
+		next.value, next.blind = old.value, old.blind || !known
+	}
+	d.w.objects[o] = next
+	if next.value == nil {
+		d.w.bury(o, version)
+	}
+	if c.Keep {
+		return true
 	}
 	if old.value != nil {
 		d.remove(old.value)
 	}
-	d.w.objects[o] = held{c.Version, c.Object}
-	if c.Object == nil {
-		d.w.bury(o, c.Version)
-		return
+	if c.Object != nil {
+		d.add(c.Object)
 	}
-	d.add(c.Object)
+	return true
 }
 
 // bury remembers a deletion, at the cost of the oldest.

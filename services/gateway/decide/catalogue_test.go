@@ -236,6 +236,11 @@ func TestC4LateVersions(t *testing.T) {
 	keep := func(version int64) decide.Change {
 		return decide.Change{Kind: decide.RuleKind, ID: "r", Version: version, Keep: true}
 	}
+	under := func(version, limit int64) decide.Change {
+		c := at(version, limit)
+		c.Under = true
+		return c
+	}
 	tests := []struct {
 		name    string
 		changes []decide.Change
@@ -251,6 +256,16 @@ func TestC4LateVersions(t *testing.T) {
 		{"v8 set aside, then a late v6: v5 stays in force", []decide.Change{at(5, 50), keep(8), at(6, 60)}, 50},
 		{"v8 set aside, then v9: v9 is in force", []decide.Change{at(7, 70), keep(8), at(9, 90)}, 90},
 		{"v8 set aside of what never was, then a late v7: nothing", []decide.Change{keep(8), at(7, 70)}, 0},
+		{"a tombstone without a version deletes", []decide.Change{at(7, 70), gone(0)}, 0},
+		{"and a late v7 after it: stays deleted", []decide.Change{at(7, 70), gone(0), at(7, 70)}, 0},
+		{"created again after it", []decide.Change{at(7, 70), gone(0), at(9, 90)}, 90},
+		{"bytes without a version: v7 stays in force", []decide.Change{at(7, 70), keep(0), at(7, 71)}, 70},
+		{"and v8 takes over", []decide.Change{at(7, 70), keep(0), at(8, 80)}, 80},
+		{"a last good one under v8 that was set aside", []decide.Change{keep(8), under(5, 50)}, 50},
+		{"and v9 takes over", []decide.Change{keep(8), under(5, 50), at(9, 90)}, 90},
+		{"but not v8", []decide.Change{keep(8), under(5, 50), at(8, 80)}, 50},
+		{"nothing goes under a deletion", []decide.Change{gone(7), keep(8), under(5, 50)}, 0},
+		{"nor under what is in force", []decide.Change{at(7, 70), keep(8), under(5, 50)}, 70},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
