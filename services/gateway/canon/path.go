@@ -21,6 +21,7 @@ var (
 	errTwice     = fmt.Errorf("%w: an encoded percent sign that hides another escape", ErrPath)
 	errOverlong  = fmt.Errorf("%w: an overlong UTF-8 sequence", ErrPath)
 	errDots      = fmt.Errorf("%w: a dot segment with parameters", ErrPath)
+	errMany      = fmt.Errorf("%w: too many ways up and down", ErrPath)
 	errClimbs    = fmt.Errorf("%w: it climbs above its root", ErrPath)
 
 	// ErrClimbs reports a path that leaves the prefix it began in.
@@ -37,9 +38,16 @@ type Path struct {
 	// the trailing slash of the request. It begins with "/".
 	Upstream string
 
-	// floor is one more than the least number of segments that were left
-	// after a "..", or 0 when there was none.
-	floor int
+	climbs []climb
+}
+
+// maxClimbs bounds the runs of ".." in a path; each remembers where it began.
+const maxClimbs = 16
+
+// A climb is one run of ".." in a path.
+type climb struct {
+	from string // what would have been matched before it
+	left int    // segments that it left
 }
 
 // ParsePath reads the path of a request as it was sent, escaped and without
@@ -62,9 +70,16 @@ func ParsePath(raw string) (Path, error) {
 	return rewrite(raw)
 }
 
-// Climbs reports whether the path went, on its way, above the first n
-// segments of what it became: whether it left the prefix it is routed by.
-func (p Path) Climbs(n int) bool { return p.floor > 0 && p.floor-1 < n }
+// Climbs reports whether the path leaves, on its way, a prefix that it was in
+// or ends in. Depth returns how many segments the prefix of a path has.
+func (p Path) Climbs(depth func(match string) int) bool {
+	for _, c := range p.climbs {
+		if c.left < depth(c.from) || c.left < depth(p.Match) {
+			return true
+		}
+	}
+	return false
+}
 
 // Behind returns Upstream without its first n segments. It begins with "/".
 func (p Path) Behind(n int) string {
@@ -114,7 +129,8 @@ func rewrite(raw string) (Path, error) {
 	var (
 		starts = make([]int, 0, 16) // where in out each segment's slash is
 		named  = 0                  // segments among them that have a name
-		floor  = 0
+		climbs []climb
+		up     = false // the segment before was ".."
 		dir    = false // the path ends in a slash
 	)
 	for rest := raw; rest != ""; {
@@ -145,18 +161,22 @@ func rewrite(raw string) (Path, error) {
 			if len(starts) == 0 {
 				return Path{}, errClimbs
 			}
+			if !up {
+				if len(climbs) == maxClimbs {
+					return Path{}, errMany
+				}
+				climbs, up = append(climbs, climb{from: match(string(out))}), true
+			}
 			last := starts[len(starts)-1]
 			if name(string(out[last+1:])) != "" {
 				named--
 			}
 			out, starts = out[:last], starts[:len(starts)-1]
-			if floor == 0 || named+1 < floor {
-				floor = named + 1
-			}
+			climbs[len(climbs)-1].left = named
 		case text == "":
 			out = out[:at]
 		default:
-			starts, dir = append(starts, at), false
+			starts, dir, up = append(starts, at), false, false
 			if base != "" {
 				named++
 			}
@@ -166,7 +186,7 @@ func rewrite(raw string) (Path, error) {
 		out = append(out, '/')
 	}
 	upstream := string(out)
-	return Path{Match: match(upstream), Upstream: upstream, floor: floor}, nil
+	return Path{Match: match(upstream), Upstream: upstream, climbs: climbs}, nil
 }
 
 // appendSegment appends the canonical spelling of one segment.

@@ -1,0 +1,24 @@
+package proxyapi
+
+import (
+	"context"
+	"net"
+	"net/http"
+
+	"penstock.dev/services/gateway/decide"
+)
+
+// ServeOn runs the data port on a listener.
+func (g *Gate) ServeOn(ctx context.Context, ln net.Listener) error { return g.serve(ctx, ln) }
+
+// SetLimits writes a decision's limits to headers.
+func SetLimits(h http.Header, d *decide.Decision) { setLimits(h, d) }
+
+// Strip removes what no client may tell an upstream.
+func Strip(h http.Header) { strip(h) }
+
+// Upstreams is how many upstreams are kept.
+func (g *Gate) Upstreams() (n int) {
+	g.pool.known.Range(func(any, any) bool { n++; return true })
+	return n
+}

@@ -1,0 +1,246 @@
+package proxyapi
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+)
+
+// forward sends the request upstream and the answer back.
+func (x *exchange) forward() {
+	up, err := x.gate.pool.get(x.service.Upstream, x.service.ConnectTimeout)
+	if err == nil {
+		err = up.locate(&url.URL{}, x.target)
+	}
+	if err != nil {
+		x.gate.deps.Log.Error("service cannot be reached", "service_id", x.service.ID, "error", err.Error())
+		x.refuse(unreachable)
+		return
+	}
+	ctx, cancel := context.WithCancelCause(x.in.Context())
+	rc := http.NewResponseController(&x.out)
+	w := &watch{
+		cancel: cancel, client: rc, patient: x.gate.cfg.ClientTimeout,
+		slow: or(x.service.ResponseTimeout, x.gate.cfg.ResponseTimeout),
+		idle: or(x.service.IdleTimeout, x.gate.cfg.IdleTimeout),
+	}
+	grpc := isGRPC(x.in)
+	if grpc { // either side of a call may rest as long as a stream may
+		w.patient = max(w.patient, w.idle)
+	}
+	_ = rc.SetWriteDeadline(time.Time{}) // the watch takes over
+	out := x.in.WithContext(ctx)
+	var body *upload
+	if out.Body != nil && out.Body != http.NoBody {
+		_ = rc.EnableFullDuplex() // the upstream may answer before it has read everything
+		body = &upload{body: out.Body, w: w}
+		out.Body = body
+	}
+	sent := time.Now()
+	proxy := httputil.ReverseProxy{
+		Transport: up.carrier(grpc),
+		Rewrite:   func(pr *httputil.ProxyRequest) { x.rewrite(pr, up) },
+		ModifyResponse: func(res *http.Response) error {
+			x.upstream, x.waited = res.StatusCode, time.Since(sent)
+			return x.receive(res, w)
+		},
+		ErrorHandler: func(_ http.ResponseWriter, out *http.Request, err error) {
+			x.waited = time.Since(sent)
+			x.fail(out.Context(), body, err)
+		},
+		FlushInterval: -1,
+		BufferPool:    &buffers,
+		ErrorLog:      slog.NewLogLogger(x.gate.deps.Log.Handler(), slog.LevelDebug),
+	}
+	w.start()
+	x.cut = true // unless ServeHTTP returns, which it does not when a body ends early
+	defer x.settle(w, ctx, body)
+	proxy.ServeHTTP(&x.out, out)
+	x.cut = false
+}
+
+// settle ends the watch and leaves the client's connection as the server
+// expects it.
+func (x *exchange) settle(w *watch, ctx context.Context, body *upload) {
+	cause := context.Cause(ctx)
+	w.stop()
+	if x.cut {
+		x.gone = x.out.failed || errors.Is(cause, errClientStalled) || errors.Is(cause, context.Canceled)
+	}
+	if unread, _ := body.state(); unread && cause == nil {
+		linger(&x.out, x.in)
+	}
+	if x.in.ProtoMajor == 1 { // for what is still buffered; the server sets its own for the next request
+		_ = w.client.SetWriteDeadline(time.Now().Add(x.gate.cfg.ClientTimeout))
+	}
+}
+
+// rewrite makes the upstream's request from the client's.
+func (x *exchange) rewrite(pr *httputil.ProxyRequest, up *upstream) {
+	pr.Out.Method = x.method
+	_ = up.locate(pr.Out.URL, x.target) // tried before
+	pr.Out.URL.RawQuery = pr.In.URL.RawQuery
+	pr.Out.Host = ""
+	pr.Out.Trailer = nil // a late header could name another tenant
+	h := pr.Out.Header
+	if up := h.Get("Upgrade"); up != "" && !strings.EqualFold(up, "websocket") {
+		// Another protocol, such as h2c, would carry requests past the gate.
+		delete(h, "Connection")
+		delete(h, "Upgrade")
+	}
+	delete(h, "Http2-Settings")
+	x.introduce(h)
+}
+
+// receive adds the gate's headers to the upstream's answer and puts its body
+// under watch.
+func (x *exchange) receive(res *http.Response, w *watch) error {
+	if x.decided && len(x.decision.Limits) > 0 || x.decision.Degraded {
+		for _, name := range limitHeaders {
+			delete(res.Header, name)
+		}
+	}
+	if x.service.CORS != nil {
+		delete(res.Header, "Access-Control-Allow-Origin")
+		delete(res.Header, "Access-Control-Allow-Credentials")
+	}
+	x.dress(res.Header)
+	w.streams()
+	if res.StatusCode == http.StatusSwitchingProtocols {
+		if rwc, ok := res.Body.(io.ReadWriteCloser); ok {
+			res.Body = &tunnel{rwc, w}
+		}
+		return nil
+	}
+	res.Body = &download{res.Body, w}
+	return nil
+}
+
+var (
+	unreachable = &problem{
+		Status: http.StatusBadGateway, Code: "upstream-unreachable",
+		Detail: "the service could not be reached, or did not speak HTTP",
+	}
+	tooSlow = &problem{
+		Status: http.StatusGatewayTimeout, Code: "upstream-timeout",
+		Detail: "the service did not answer in time (its connect_timeout and response_timeout)",
+	}
+	clientSlow = &problem{
+		Status: http.StatusRequestTimeout, Code: "request-timeout",
+		Detail: "the request's body did not arrive in time",
+	}
+	unreadable = &problem{
+		Status: http.StatusBadRequest, Code: "unreadable-body",
+		Detail: "the request's body is not framed as its headers say",
+	}
+)
+
+// fail answers when the upstream did not, if anybody is left to be answered.
+func (x *exchange) fail(ctx context.Context, body *upload, err error) {
+	cause := context.Cause(ctx)
+	unread, broken := body.state()
+	if unread { // a read that is under way would hold the answer back
+		_ = http.NewResponseController(&x.out).SetReadDeadline(aLongTimeAgo)
+		x.out.Header().Set("Connection", "close")
+	}
+	var timeout net.Error
+	switch {
+	case errors.Is(cause, errClientSlow):
+		x.refuse(clientSlow)
+	case errors.Is(cause, errUpstreamSlow):
+		x.refuse(tooSlow)
+	case errors.Is(cause, errClosing):
+		x.refuse(closing)
+	case cause != nil:
+		x.gone = true
+	case errors.Is(broken, io.ErrUnexpectedEOF) || errors.As(broken, &timeout):
+		x.gone = true
+	case broken != nil:
+		x.refuse(unreadable)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		x.refuse(tooSlow)
+	default:
+		x.gate.deps.Log.Debug("upstream failed", "service_id", x.service.ID, "error", err.Error())
+		x.refuse(unreachable)
+	}
+}
+
+// linger bounds how long the server waits for the rest of a body that nobody
+// reads, before it gives the connection up.
+func linger(w http.ResponseWriter, r *http.Request) {
+	if r.Body != nil && r.Body != http.NoBody {
+		rc := http.NewResponseController(w)
+		_ = rc.EnableFullDuplex()
+		_ = rc.SetReadDeadline(time.Now().Add(time.Second))
+	}
+}
+
+// A response remembers what the client was answered.
+type response struct {
+	http.ResponseWriter
+	status int
+	failed bool // the client did not take it
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *response) WriteHeader(status int) {
+	if w.status == 0 && (status >= http.StatusOK || status == http.StatusSwitchingProtocols) {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *response) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(p)
+	w.failed = w.failed || err != nil && !errors.Is(err, http.ErrBodyNotAllowed)
+	return n, err
+}
+
+// FlushError flushes, for http.ResponseController.
+func (w *response) FlushError() error {
+	err := http.NewResponseController(w.ResponseWriter).Flush()
+	w.failed = w.failed || err != nil && !errors.Is(err, http.ErrNotSupported)
+	return err
+}
+
+// Hijack hands the connection over, for http.ResponseController. A tunnel is
+// all that asks for it.
+func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err == nil {
+		w.status = http.StatusSwitchingProtocols
+	}
+	return conn, rw, err
+}
+
+// bufferPool lends the buffers that bodies are copied through.
+type bufferPool struct{ pool sync.Pool }
+
+var buffers bufferPool
+
+const bufferSize = 32 << 10
+
+// Get returns a buffer of bufferSize bytes.
+func (p *bufferPool) Get() []byte {
+	if b, ok := p.pool.Get().(*[]byte); ok {
+		return *b
+	}
+	return make([]byte, bufferSize)
+}
+
+// Put takes a buffer back.
+func (p *bufferPool) Put(b []byte) { p.pool.Put(&b) }

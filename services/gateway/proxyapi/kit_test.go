@@ -1,0 +1,254 @@
+package proxyapi_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock.dev/services/gateway/decide"
+	"penstock.dev/services/gateway/proxyapi"
+	"penstock.dev/services/internal/limit"
+	"penstock.dev/services/internal/period"
+	"penstock.dev/services/internal/rule"
+)
+
+// patience bounds every wait of these tests. Nothing should take that long.
+const patience = 10 * time.Second
+
+// t0 is an hour before a month ends.
+var t0 = time.Date(2026, 11, 30, 23, 0, 0, 0, time.UTC)
+
+// A gate is a data port over the real domain: a catalogue, and counters kept
+// by the model on a clock that only tests move.
+type gate struct {
+	*proxyapi.Gate
+	t    *testing.T
+	book *decide.Book
+
+	mu        sync.Mutex
+	now       time.Time
+	state     limit.State
+	down      bool // the store does not answer
+	version   int64
+	exchanges chan proxyapi.Exchange
+}
+
+func newGate(t *testing.T, cfg proxyapi.Config) *gate {
+	t.Helper()
+	g := &gate{t: t, book: decide.NewBook(), now: t0, state: limit.NewState(), exchanges: make(chan proxyapi.Exchange, 100_000)}
+	g.Gate = proxyapi.New(cfg, g.deps())
+	return g
+}
+
+func (g *gate) deps() proxyapi.Deps {
+	return proxyapi.Deps{
+		Catalogue: func() proxyapi.Catalogue { return g.book.Current() },
+		Decider:   decide.NewService(g.book, g, g.clock, decide.NewID),
+		Meter:     g,
+		Log:       slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+}
+
+// Decide is the counter store.
+func (g *gate) Decide(_ context.Context, d limit.Decision) (limit.Answer, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.down {
+		return limit.Answer{}, context.DeadlineExceeded
+	}
+	return limit.Decide(g.state, g.now, d)
+}
+
+// Proxied is the meter.
+func (g *gate) Proxied(e proxyapi.Exchange) { g.exchanges <- e }
+
+func (g *gate) clock() time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.now
+}
+
+func (g *gate) advance(d time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.now = g.now.Add(d)
+}
+
+// counters is how many counters the store holds.
+func (g *gate) counters() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.state.Counters)
+}
+
+func (g *gate) put(kind decide.Kind, id string, object any) {
+	g.version++
+	g.book.Apply([]decide.Change{{Kind: kind, ID: id, Version: g.version, Object: object}})
+}
+
+// service registers a service; changes may be nil.
+func (g *gate) service(id, upstream string, change func(*decide.ServiceDef)) {
+	svc := &decide.ServiceDef{ID: id, Upstream: upstream, PathPrefix: "/" + id, StripPrefix: true}
+	if change != nil {
+		change(svc)
+	}
+	g.put(decide.ServiceKind, id, svc)
+}
+
+func (g *gate) key(id, secret, tenant, application, user string) {
+	g.put(decide.KeyKind, id, &decide.Key{ID: id, Tenant: tenant, Application: application, User: user, Digest: sha256.Sum256([]byte(secret))})
+}
+
+// rate adds a GCRA rule of so many units a minute, all of which may pass at
+// once.
+func (g *gate) rate(id string, subject rule.Subject, units int64, change func(*rule.Rule)) {
+	r := &rule.Rule{
+		ID: id, Enabled: true, Mode: rule.Enforce, Kind: rule.Rate, Algorithm: rule.GCRA, Subject: subject, Meter: "api-calls",
+		Limit: units, Window: time.Minute, Burst: units, OnFailure: rule.Open,
+	}
+	if change != nil {
+		change(r)
+	}
+	g.put(decide.RuleKind, id, r)
+}
+
+func (g *gate) monthly(id string, units int64) {
+	g.put(decide.RuleKind, id, &rule.Rule{
+		ID: id, Enabled: true, Mode: rule.Enforce, Kind: rule.Quota, Algorithm: rule.CalendarQuota, Subject: rule.Tenant, Meter: "api-calls",
+		Limit: units, Period: &period.Spec{Unit: period.Month, Count: 1, Alignment: period.Calendar}, OnFailure: rule.Closed,
+	})
+}
+
+// serve puts the gate on a free port and returns its URL. The data port is
+// drained when the test ends.
+func (g *gate) serve() (url string) {
+	url, stop := g.start()
+	g.t.Cleanup(func() {
+		if err := stop(); err != nil {
+			g.t.Errorf("data port: %v", err)
+		}
+	})
+	return url
+}
+
+func (g *gate) start() (url string, stop func() error) {
+	g.t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- g.ServeOn(ctx, ln) }()
+	return "http://" + ln.Addr().String(), sync.OnceValue(func() error {
+		cancel()
+		return <-done
+	})
+}
+
+// exchange is the next one that was accounted for.
+func (g *gate) exchange() proxyapi.Exchange {
+	g.t.Helper()
+	return receive(g.t, g.exchanges)
+}
+
+// receive takes from a channel, or fails the test.
+func receive[T any](t *testing.T, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(patience):
+		t.Fatalf("nothing came within %v", patience)
+	}
+	return v
+}
+
+// send asks the handler directly, as a client at an address.
+func (g *gate) send(peer, method, target string, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, "/", nil)
+	u, err := url.ParseRequestURI(target) // as a server reads it from the wire
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if r.URL, r.RequestURI = u, target; u.Host != "" {
+		r.Host = u.Host
+	}
+	r.RemoteAddr = netip.AddrPortFrom(netip.MustParseAddr(peer), 4711).String()
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header[headers[i]] = append(r.Header[headers[i]], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	g.ServeHTTP(w, r)
+	return w
+}
+
+// A problem is the body of a refusal.
+type problem struct {
+	Type     string   `json:"type"`
+	Title    string   `json:"title"`
+	Status   int      `json:"status"`
+	Detail   string   `json:"detail"`
+	Code     string   `json:"code"`
+	Violated []string `json:"violated-policies"`
+}
+
+// refused checks that an answer is a problem of that status and code.
+func refused(t *testing.T, status int, h http.Header, body string, want int, code string) (p problem) {
+	t.Helper()
+	dec := json.NewDecoder(strings.NewReader(body))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&p); err != nil {
+		t.Fatalf("%d %q: %v", status, body, err)
+	}
+	if status != want || p.Status != want || p.Code != code || h.Get("Content-Type") != "application/problem+json" {
+		t.Errorf("answered %d %q %s, want %d %s", status, h.Get("Content-Type"), body, want, code)
+	}
+	if p.Type != "https://penstock.dev/problems/"+code || p.Title != http.StatusText(want) || p.Detail == "" {
+		t.Errorf("problem is incomplete: %s", body)
+	}
+	return p
+}
+
+// An echo upstream answers with what it was sent.
+type echo struct {
+	Method, Target, Host string
+	Header               http.Header
+	Body                 string
+}
+
+func newEcho(t *testing.T) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(echo{r.Method, r.RequestURI, r.Host, r.Header, string(body)})
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// echoed reads what the upstream was sent.
+func echoed(t *testing.T, w *httptest.ResponseRecorder) (e echo) {
+	t.Helper()
+	if w.Code != http.StatusOK {
+		t.Fatalf("answered %d %s, want 200", w.Code, w.Body)
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil {
+		t.Fatalf("%s: %v", w.Body, err)
+	}
+	return e
+}
