@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 // BrokerOptions configures StartBroker.
 type BrokerOptions struct {
+	Name         string   // of the process; empty means "kafka"
 	KafkaPort    int      // 0 picks a free one
 	RegistryPort int      // 0 picks a free one
 	Args         []string // further arguments of devbroker, last
@@ -38,7 +40,7 @@ func StartBroker(ctx context.Context, dir string, o BrokerOptions) (*Process, er
 		"-data", filepath.Join(dir, "data"), "-kafka", addr, "-registry", loopback(registry),
 	}
 	return Start(ctx, Spec{
-		Name: "kafka", Path: path, Args: append(args, o.Args...), Dir: dir,
+		Name: cmp.Or(o.Name, "kafka"), Path: path, Args: append(args, o.Args...), Dir: dir,
 		Addr: addr, URL: url,
 		Ready: func(ctx context.Context) error {
 			if err := pingKafka(ctx, addr); err != nil {

@@ -27,7 +27,7 @@ func Identify(pid int) (ID, error) {
 	if err != nil {
 		return ID{}, err
 	}
-	state, start, err := stat(pid)
+	state, start, err := stat("/proc/" + strconv.Itoa(pid))
 	if err != nil {
 		return ID{}, err
 	}
@@ -43,19 +43,35 @@ func (id ID) Alive() bool {
 	return err == nil && now == id
 }
 
-// stat reads state and start time (fields 3 and 22) of /proc/<pid>/stat. The
-// command in field 2 may hold anything, closing parentheses included.
-func stat(pid int) (state byte, start uint64, err error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+// stat reads state and start time (fields 3 and 22) of the stat file of a
+// process or thread. The command in field 2 may hold anything, closing
+// parentheses included.
+func stat(dir string) (state byte, start uint64, err error) {
+	b, err := os.ReadFile(filepath.Join(dir, "stat"))
 	if err != nil {
 		return 0, 0, err
 	}
 	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(fields) < 20 {
-		return 0, 0, fmt.Errorf("/proc/%d/stat: %d fields", pid, len(fields))
+		return 0, 0, fmt.Errorf("%s/stat: %d fields", dir, len(fields))
 	}
 	start, err = strconv.ParseUint(string(fields[19]), 10, 64)
 	return fields[0][0], start, err
+}
+
+// stopped reports whether no thread of a process runs: all are stopped by a
+// signal, or there is no such process.
+func stopped(pid int) bool {
+	threads, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*")
+	if err != nil {
+		return false
+	}
+	for _, thread := range threads {
+		if state, _, err := stat(thread); err == nil && state != 'T' && state != 'Z' {
+			return false
+		}
+	}
+	return true
 }
 
 // adopt watches a process that is no child of this one, by asking.

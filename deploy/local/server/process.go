@@ -334,8 +334,20 @@ func (p *Process) Restart(ctx context.Context) error {
 }
 
 // Freeze stops the process from running, without its noticing, until Thaw:
-// connections stay open and are not answered.
-func (p *Process) Freeze() error { return p.Signal(syscall.SIGSTOP) }
+// connections stay open and are not answered. It returns when every thread has
+// stopped.
+func (p *Process) Freeze() error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(defaultStop); !stopped(p.PID()); {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s: pid %d goes on after SIGSTOP", p.Name, p.PID())
+		}
+		runtime.Gosched()
+	}
+	return nil
+}
 
 // Thaw ends a Freeze.
 func (p *Process) Thaw() error { return p.Signal(syscall.SIGCONT) }

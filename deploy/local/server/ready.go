@@ -86,12 +86,16 @@ func (p *Process) probe(ctx context.Context) error {
 }
 
 // tail formats the end of the log for an error message.
-func (p *Process) tail() string {
+func (p *Process) tail() string { return "; the end of " + p.Tail() }
+
+// Tail shows the last lines of the log below its path, indented, for a message
+// to a person.
+func (p *Process) Tail() string {
 	lines, err := Tail(p.LogPath, tailLines)
 	if err != nil || len(lines) == 0 {
-		return " (its log " + p.LogPath + " is empty)"
+		return p.LogPath + " is empty"
 	}
-	return "; the end of " + p.LogPath + ":\n    " + strings.Join(lines, "\n    ")
+	return p.LogPath + ":\n    " + strings.Join(lines, "\n    ")
 }
 
 // Tail returns at most the last n lines of a file.

@@ -1,0 +1,108 @@
+package estate
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// A Decision is the part of a gateway's answer that the demo and the seeding
+// look at.
+type Decision struct {
+	Outcome      string `json:"outcome"`
+	Status       int    `json:"status"`
+	Code         string `json:"code"`
+	RulesVersion int64  `json:"rules_version"`
+	Limits       []struct {
+		RuleID    string `json:"rule_id"`
+		Limit     int64  `json:"limit"`
+		Remaining int64  `json:"remaining"`
+	} `json:"limits"`
+}
+
+// Limit returns the limit of a rule in the decision; ok is false when the rule
+// is not among the winners.
+func (d Decision) Limit(rule string) (limit int64, ok bool) {
+	for _, l := range d.Limits {
+		if l.RuleID == rule {
+			return l.Limit, true
+		}
+	}
+	return 0, false
+}
+
+// A Decider asks one gateway for decisions, as a trusted caller does.
+type Decider struct {
+	URL   string // of the gateway
+	Token string // decision token
+	http  http.Client
+}
+
+// Deciders returns one for each gateway of the estate.
+func (e *Estate) Deciders() []*Decider {
+	var ds []*Decider
+	for _, name := range []string{"GATEWAY_URL", "GATEWAY_URL_2"} {
+		if url := e.Env[name]; url != "" {
+			ds = append(ds, &Decider{URL: url, Token: e.Env[decisionToken], http: http.Client{Timeout: 10 * time.Second}})
+		}
+	}
+	return ds
+}
+
+// Decide sends a decision request. Cost 0 in it asks and charges nothing.
+func (d *Decider) Decide(ctx context.Context, question Object) (Decision, error) {
+	var got Decision
+	b, err := json.Marshal(question)
+	if err != nil {
+		return got, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.URL+"/v1/decisions", bytes.NewReader(b))
+	if err != nil {
+		return got, err
+	}
+	req.Header.Set("Authorization", "Bearer "+d.Token)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := d.http.Do(req)
+	if err != nil {
+		return got, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return got, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return got, fmt.Errorf("POST /v1/decisions: %s: %s", resp.Status, bytes.TrimSpace(answer))
+	}
+	return got, json.Unmarshal(answer, &got)
+}
+
+// enforced bounds the wait for a catalogue to reach the gateways.
+const enforced = 15 * time.Second
+
+// awaitKey waits until every gateway knows an API key. The key was made last
+// and records arrive in order, so by then all else has arrived too.
+func (e *Estate) awaitKey(ctx context.Context, secret string) error {
+	ctx, cancel := context.WithTimeout(ctx, enforced)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for _, d := range e.Deciders() {
+		for {
+			got, err := d.Decide(ctx, Object{"api_key": secret, "service": "search", "method": http.MethodGet, "path": "/v1/search", "cost": 0})
+			if err == nil && got.Status != http.StatusUnauthorized {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("the sample catalogue has not reached %s within %v: it answers %+v (%w)", d.URL, enforced, got, err)
+			case <-tick.C:
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,165 @@
+// Package estate runs the whole of Penstock on one machine: the servers, the
+// services of this clone, a sample upstream and a sample catalogue. It is what
+// `make up` and `make demo` start, and what the acceptance and load tests test.
+//
+// Everything it writes lies below one directory: data/<name> for each process,
+// <name>.log, <name>.pid, estate.json (what was asked for, ports, tokens),
+// estate.env (for people and scripts) and keys.env (the sample API keys).
+package estate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"penstock.dev/deploy/local/server"
+)
+
+// The processes, in the order in which they are started. They are stopped in
+// the reverse order.
+const (
+	Redis       = "redis"
+	Postgres    = "postgres"
+	Kafka       = "kafka"    // the development broker with its registry, or Apache Kafka
+	Registry    = "registry" // only beside Apache Kafka
+	Sample      = "sample"
+	RuleAdmin   = "rule-admin"
+	OutboxRelay = "outbox-relay"
+	Gateway     = "gateway"
+	Gateway2    = "gateway-2"
+)
+
+func order() []string {
+	return []string{Redis, Postgres, Kafka, Registry, Sample, RuleAdmin, OutboxRelay, Gateway, Gateway2}
+}
+
+// An Estate is a running system. It is safe for concurrent use.
+type Estate struct {
+	Env map[string]string // what estate.env holds
+	Dir string
+
+	mu        sync.Mutex
+	processes map[string]*server.Process
+}
+
+// Process returns the process of that name to kill, restart or watch; nil when
+// this estate has none.
+func (e *Estate) Process(name string) *server.Process {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.processes[name]
+}
+
+// Names lists the processes of this estate in starting order.
+func (e *Estate) Names() []string {
+	var names []string
+	for _, name := range order() {
+		if e.Process(name) != nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (e *Estate) add(p *server.Process) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.processes[p.Name] = p
+}
+
+// Down stops every process, last to first, and waits for each.
+func (e *Estate) Down(ctx context.Context) error {
+	var errs []error
+	names := order()
+	for i := len(names) - 1; i >= 0; i-- {
+		if p := e.Process(names[i]); p != nil {
+			errs = append(errs, p.Stop(ctx))
+		}
+	}
+	return errors.Join(append(errs, removeIfThere(filepath.Join(e.Dir, envFile)))...)
+}
+
+// ErrDied reports a process of the estate that ended by itself.
+var ErrDied = errors.New("has died")
+
+// Watch blocks until ctx ends, which is no failure, or one of the processes
+// does; the error then wraps ErrDied and shows the end of its log. A restart of
+// a process must not happen meanwhile.
+func (e *Estate) Watch(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	names := e.Names()
+	died := make(chan *server.Process, len(names))
+	for _, name := range names {
+		p := e.Process(name)
+		go func() {
+			select {
+			case <-p.Exited():
+				died <- p
+			case <-ctx.Done():
+			}
+		}()
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case p := <-died:
+		return fmt.Errorf("%s (pid %d) %w; the end of %s", p.Name, p.PID(), ErrDied, p.Tail())
+	}
+}
+
+// Down stops what an earlier Up left running below dir and nothing else, and
+// reports the names of what it stopped. Nothing running is no error.
+func Down(ctx context.Context, dir string, say func(string)) ([]string, error) {
+	unlock, err := server.Lock(ctx, filepath.Join(dir, lockFile), server.Run{Say: say})
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	var stopped []string
+	var errs []error
+	names := order()
+	for i := len(names) - 1; i >= 0; i-- {
+		p, found, err := server.Find(filepath.Join(dir, dataDir, names[i]))
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if !found {
+			continue
+		}
+		if err := p.Stop(ctx); err != nil {
+			errs = append(errs, err)
+		}
+		stopped = append(stopped, names[i])
+	}
+	errs = append(errs, removeIfThere(filepath.Join(dir, envFile)))
+	return stopped, errors.Join(errs...)
+}
+
+// Running lists the processes below dir that run now, in starting order.
+func Running(dir string) ([]string, error) {
+	var names []string
+	for _, name := range order() {
+		_, found, err := server.Find(filepath.Join(dir, dataDir, name))
+		if err != nil {
+			return nil, err
+		}
+		if found {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+func removeIfThere(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}

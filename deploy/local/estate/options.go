@@ -1,0 +1,93 @@
+package estate
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// The two kinds of Kafka.
+const (
+	Embedded = "embedded" // the development broker of deploy/local
+	Real     = "real"     // Apache Kafka
+)
+
+// DefaultPortBase is where the ports of `make up` begin. DemoPortBase is the
+// demo's, so that it can run beside it.
+const (
+	DefaultPortBase = 18000
+	DemoPortBase    = 18500
+)
+
+// Options say which estate is wanted. They are kept with its data.
+type Options struct {
+	PortBase int    `json:"port_base"` // ports PortBase to PortBase+99; 0 picks free ones
+	Gateways int    `json:"gateways"`  // 1 or 2; 0 means 1
+	Samples  bool   `json:"samples"`   // a sample catalogue, put in when it is not there
+	Kafka    string `json:"kafka"`     // Embedded or Real; empty means Embedded
+
+	// Servers that somebody else runs; the estate then starts none of that kind.
+	RedisURL          string `json:"redis_url,omitempty"`
+	DatabaseURL       string `json:"database_url,omitempty"`
+	KafkaBrokers      string `json:"kafka_brokers,omitempty"`
+	SchemaRegistryURL string `json:"schema_registry_url,omitempty"` // required with KafkaBrokers
+}
+
+func (o Options) withDefaults() Options {
+	if o.Gateways == 0 {
+		o.Gateways = 1
+	}
+	if o.Kafka == "" {
+		o.Kafka = Embedded
+	}
+	return o
+}
+
+// Validate returns every fault at once.
+func (o Options) Validate() error {
+	o = o.withDefaults()
+	var faults []error
+	refuse := func(ok bool, format string, args ...any) {
+		if !ok {
+			faults = append(faults, fmt.Errorf(format, args...))
+		}
+	}
+	refuse(o.PortBase == 0 || o.PortBase >= 1024 && o.PortBase+portBlock <= 1<<16,
+		"PORT_BASE=%d: want 1024 to %d", o.PortBase, 1<<16-portBlock)
+	refuse(o.Gateways == 1 || o.Gateways == 2, "GATEWAYS=%d: want 1 or 2", o.Gateways)
+	refuse(o.Kafka == Embedded || o.Kafka == Real, "KAFKA=%s: want %s or %s", o.Kafka, Embedded, Real)
+	refuse((o.KafkaBrokers == "") == (o.SchemaRegistryURL == ""),
+		"KAFKA_BROKERS and SCHEMA_REGISTRY_URL are given together or not at all")
+	refuse(urlOf(o.RedisURL, "redis", "rediss"), "REDIS_URL: want redis://host:port/0")
+	refuse(urlOf(o.DatabaseURL, "postgres", "postgresql"), "DATABASE_URL: want postgres://user@host:port/database")
+	refuse(urlOf(o.SchemaRegistryURL, "http", "https"), "SCHEMA_REGISTRY_URL: want http://host:port")
+	return errors.Join(faults...)
+}
+
+// urlOf reports whether s is empty or a URL of one of the schemes.
+func urlOf(s string, schemes ...string) bool {
+	u, err := url.Parse(s)
+	return s == "" || err == nil && u.Host != "" && strings.Contains(" "+strings.Join(schemes, " ")+" ", " "+u.Scheme+" ")
+}
+
+// portBlock is how many ports from PortBase belong to an estate.
+const portBlock = 100
+
+// offsets lay out the block. Clients' ports come first, servers' from 10,
+// admin ports from 20.
+func offsets() map[string]int {
+	return map[string]int{
+		Gateway: 0, Gateway2: 1, Sample: 2, RuleAdmin: 3,
+		Redis: 10, Postgres: 11, Kafka: 12, Registry: 13, controller: 14, registryKafka: 15,
+		Gateway + adminSuffix: 20, Gateway2 + adminSuffix: 21,
+		RuleAdmin + adminSuffix: 22, OutboxRelay + adminSuffix: 23,
+	}
+}
+
+// Ports that belong to no process's name.
+const (
+	controller    = "kafka-controller"
+	registryKafka = "registry-kafka" // what the development broker opens besides its registry
+	adminSuffix   = "-admin"
+)

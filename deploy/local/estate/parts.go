@@ -1,0 +1,220 @@
+package estate
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"penstock.dev/deploy/local/server"
+)
+
+// Stages.
+const (
+	servers = iota // Redis, PostgreSQL, Kafka
+	control        // rule-admin, which makes the tables that others read
+	data           // everything else
+)
+
+// ruleAdminDatabase is the one that rule-admin owns.
+const ruleAdminDatabase = "rule_admin"
+
+// stopService is longer than the 20 s in which a service stops by itself.
+const stopService = 25 * time.Second
+
+// needTools gets everything that Debian has in one call.
+func (u *undertaking) needTools(ctx context.Context) error {
+	var tools []server.Tool
+	if u.o.RedisURL == "" {
+		tools = append(tools, server.Redis)
+	}
+	if u.o.DatabaseURL == "" {
+		tools = append(tools, server.Postgres)
+	}
+	if u.o.Kafka == Real && u.o.KafkaBrokers == "" {
+		tools = append(tools, server.Java)
+	}
+	return server.Need(ctx, server.Run{Say: u.Say}, tools...)
+}
+
+// build compiles the services of this clone and the sample, one after the
+// other: the compiler uses every core by itself.
+func (u *undertaking) build(ctx context.Context) error {
+	begun := time.Now()
+	for _, name := range []string{RuleAdmin, OutboxRelay, Gateway} {
+		if _, err := server.Build(ctx, u.Root, "services/"+name, ".", server.Run{Say: u.Say}); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if _, err := server.Build(ctx, u.Root, "deploy/local", "./sample", server.Run{Say: u.Say}); err != nil {
+		return fmt.Errorf("sample: %w", err)
+	}
+	tell(u.Say, "%-13s %-22s ready after %.1f s", "services", "compiled", time.Since(begun).Seconds())
+	return nil
+}
+
+// parts are the processes of this estate.
+func (u *undertaking) parts() []part {
+	var parts []part
+	if u.o.RedisURL == "" {
+		parts = append(parts, part{Redis, servers, u.ports(Redis), u.startRedis})
+	}
+	if u.o.DatabaseURL == "" {
+		parts = append(parts, part{Postgres, servers, u.ports(Postgres), u.startPostgres})
+	}
+	switch {
+	case u.o.KafkaBrokers != "":
+	case u.o.Kafka == Real:
+		parts = append(parts,
+			part{Kafka, servers, u.ports(Kafka, controller), u.startKafka},
+			part{Registry, servers, u.ports(Registry, registryKafka), u.startRegistry})
+	default:
+		parts = append(parts, part{Kafka, servers, u.ports(Kafka, Registry), u.startBroker})
+	}
+	parts = append(parts,
+		part{RuleAdmin, control, u.ports(RuleAdmin, RuleAdmin+adminSuffix), u.startRuleAdmin},
+		part{Sample, data, u.ports(Sample), u.startSample},
+		part{OutboxRelay, data, u.ports(OutboxRelay + adminSuffix), u.startOutboxRelay},
+		part{Gateway, data, u.ports(Gateway, Gateway+adminSuffix), u.gateway(Gateway)})
+	if u.o.Gateways > 1 {
+		parts = append(parts, part{Gateway2, data, u.ports(Gateway2, Gateway2+adminSuffix), u.gateway(Gateway2)})
+	}
+	return parts
+}
+
+func (u *undertaking) ports(names ...string) []int {
+	ports := make([]int, len(names))
+	for i, name := range names {
+		ports[i] = u.state.Ports[name]
+	}
+	return ports
+}
+
+func (u *undertaking) addr(name string) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(u.state.Ports[name]))
+}
+
+func (u *undertaking) startRedis(ctx context.Context, run server.Run) (*server.Process, error) {
+	return server.StartRedis(ctx, u.dir(Redis), server.RedisOptions{Port: u.state.Ports[Redis], AppendOnly: true, Run: run})
+}
+
+func (u *undertaking) startPostgres(ctx context.Context, run server.Run) (*server.Process, error) {
+	return server.StartPostgres(ctx, u.dir(Postgres), server.PostgresOptions{
+		Port: u.state.Ports[Postgres], Volatile: u.Volatile, Databases: []string{ruleAdminDatabase}, Run: run,
+	})
+}
+
+func (u *undertaking) startBroker(ctx context.Context, run server.Run) (*server.Process, error) {
+	return server.StartBroker(ctx, u.dir(Kafka), server.BrokerOptions{
+		KafkaPort: u.state.Ports[Kafka], RegistryPort: u.state.Ports[Registry], Run: run,
+	})
+}
+
+func (u *undertaking) startKafka(ctx context.Context, run server.Run) (*server.Process, error) {
+	return server.StartKafka(ctx, u.dir(Kafka), server.KafkaOptions{
+		Port: u.state.Ports[Kafka], ControllerPort: u.state.Ports[controller], Run: run,
+	})
+}
+
+// startRegistry runs the development broker for its registry only.
+func (u *undertaking) startRegistry(ctx context.Context, run server.Run) (*server.Process, error) {
+	return server.StartBroker(ctx, u.dir(Registry), server.BrokerOptions{
+		Name: Registry, KafkaPort: u.state.Ports[registryKafka], RegistryPort: u.state.Ports[Registry], Run: run,
+	})
+}
+
+func (u *undertaking) startSample(ctx context.Context, run server.Run) (*server.Process, error) {
+	addr := u.addr(Sample)
+	return server.Start(ctx, server.Spec{
+		Name: Sample, Path: filepath.Join(u.Root, "bin", "sample"), Args: []string{"-listen", addr},
+		Dir: u.dir(Sample), Addr: addr, URL: "http://" + addr,
+		Ready: server.Answers200("http://" + addr + "/hits"), Run: run,
+	})
+}
+
+func (u *undertaking) startRuleAdmin(ctx context.Context, run server.Run) (*server.Process, error) {
+	return u.service(ctx, RuleAdmin, RuleAdmin, run, map[string]string{
+		"LISTEN":          u.addr(RuleAdmin),
+		"DATABASE_URL":    u.e.Env["DATABASE_URL"],
+		"SCHEMA_REGISTRY": u.e.Env["SCHEMA_REGISTRY_URL"],
+		"TOKENS":          "admin:admin:" + u.state.Tokens[adminToken] + ",readonly:readonly:" + u.state.Tokens[readonlyToken],
+	})
+}
+
+func (u *undertaking) startOutboxRelay(ctx context.Context, run server.Run) (*server.Process, error) {
+	return u.service(ctx, OutboxRelay, OutboxRelay, run, map[string]string{
+		"DATABASE_URL":  u.e.Env["DATABASE_URL"],
+		"KAFKA_BROKERS": u.e.Env["KAFKA_BROKERS"],
+	})
+}
+
+// gateway listens on every address, so that 127.0.0.2 and so on can play other
+// clients; only 127.0.0.1 is believed when it names a client.
+func (u *undertaking) gateway(name string) func(context.Context, server.Run) (*server.Process, error) {
+	return func(ctx context.Context, run server.Run) (*server.Process, error) {
+		return u.service(ctx, name, Gateway, run, map[string]string{
+			"LISTEN":          ":" + strconv.Itoa(u.state.Ports[name]),
+			"KAFKA_BROKERS":   u.e.Env["KAFKA_BROKERS"],
+			"SCHEMA_REGISTRY": u.e.Env["SCHEMA_REGISTRY_URL"],
+			"REDIS_URL":       u.e.Env["REDIS_URL"],
+			"DECISION_TOKENS": u.state.Tokens[decisionToken],
+			"TRUSTED_PROXIES": "127.0.0.1/32",
+			"DATA_DIR":        filepath.Join(u.dir(name), "data"),
+			"GATEWAY_ID":      name,
+		})
+	}
+}
+
+// service runs a service's binary with its knobs in the environment, and waits
+// for /ready on its admin port.
+func (u *undertaking) service(ctx context.Context, name, binary string, run server.Run, knobs map[string]string) (*server.Process, error) {
+	admin := u.addr(name + adminSuffix)
+	env := []string{"PENSTOCK_ADMIN_LISTEN=" + admin}
+	for knob, value := range knobs {
+		env = append(env, "PENSTOCK_"+knob+"="+value)
+	}
+	spec := server.Spec{
+		Name: name, Path: filepath.Join(u.Root, "bin", binary), Env: env, Dir: u.dir(name),
+		Ready:      server.Answers200("http://" + admin + "/ready"),
+		StopWithin: stopService, Run: run,
+	}
+	if port := u.state.Ports[name]; port != 0 {
+		spec.Addr = u.addr(name)
+		spec.URL = "http://" + spec.Addr
+	}
+	return server.Start(ctx, spec)
+}
+
+// env is what estate.env will hold: addresses and tokens of what there is.
+func (u *undertaking) env() map[string]string {
+	web := func(name string) string { return "http://" + u.addr(name) }
+	env := map[string]string{
+		"GATEWAY_URL":              web(Gateway),
+		"GATEWAY_METRICS_URL":      web(Gateway + adminSuffix),
+		"UNPROTECTED_URL":          web(Sample),
+		"ADMIN_URL":                web(RuleAdmin),
+		"RULE_ADMIN_METRICS_URL":   web(RuleAdmin + adminSuffix),
+		"OUTBOX_RELAY_METRICS_URL": web(OutboxRelay + adminSuffix),
+		"KAFKA_BROKERS":            u.addr(Kafka),
+		"SCHEMA_REGISTRY_URL":      web(Registry),
+		"REDIS_URL":                "redis://" + u.addr(Redis) + "/0",
+		"DATABASE_URL":             "postgres://postgres@" + u.addr(Postgres) + "/" + ruleAdminDatabase + "?sslmode=disable",
+	}
+	if u.o.Gateways > 1 {
+		env["GATEWAY_URL_2"], env["GATEWAY_METRICS_URL_2"] = web(Gateway2), web(Gateway2+adminSuffix)
+	}
+	for name, value := range map[string]string{
+		"KAFKA_BROKERS": u.o.KafkaBrokers, "SCHEMA_REGISTRY_URL": u.o.SchemaRegistryURL,
+		"REDIS_URL": u.o.RedisURL, "DATABASE_URL": u.o.DatabaseURL,
+	} {
+		if value != "" {
+			env[name] = value
+		}
+	}
+	for name, token := range u.state.Tokens {
+		env[name] = token
+	}
+	return env
+}

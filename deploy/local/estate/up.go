@@ -1,0 +1,263 @@
+package estate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"penstock.dev/deploy/local/server"
+)
+
+// A Start says how an estate is started, whatever it consists of.
+type Start struct {
+	Root string // the clone; empty means the one around the working directory
+	Dir  string // of the estate; empty means .run in the clone
+	// Detach lets the processes outlive this one. Otherwise they die with it.
+	Detach bool
+	// Volatile trades durability against a crash of the machine for speed.
+	Volatile bool
+	Say      func(string) // progress; nil drops it
+}
+
+// Up starts what does not run yet and returns when all of it is ready, and the
+// sample catalogue is enforced. What a detached Up left running below the same
+// directory is left alone, and the options that it was started with stay in
+// force as long as any of it runs.
+//
+// When Up fails, what it started detached stays for Down to stop; otherwise all
+// of it is stopped.
+func Up(ctx context.Context, s Start, o Options) (*Estate, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	s, err := s.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Join(s.Dir, dataDir), 0o755); err != nil {
+		return nil, err
+	}
+	unlock, err := server.Lock(ctx, filepath.Join(s.Dir, lockFile), server.Run{Say: s.Say})
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	u, err := prepare(ctx, s, o.withDefaults())
+	if err != nil {
+		return nil, err
+	}
+	if err := u.start(ctx); err != nil {
+		if !s.Detach {
+			err = errors.Join(err, u.e.Down(context.WithoutCancel(ctx)))
+		}
+		return nil, err
+	}
+	return u.e, nil
+}
+
+func (s Start) withDefaults() (Start, error) {
+	var err error
+	if s.Root == "" {
+		if s.Root, err = server.Root(); err != nil {
+			return s, err
+		}
+	}
+	if s.Dir == "" {
+		s.Dir = filepath.Join(s.Root, ".run")
+	}
+	s.Dir, err = filepath.Abs(s.Dir)
+	return s, err
+}
+
+// An undertaking is one Up in progress.
+type undertaking struct {
+	Start
+	o     Options
+	state state
+	e     *Estate
+}
+
+// prepare decides options and ports, and refuses ports that a stranger holds.
+func prepare(ctx context.Context, s Start, want Options) (*undertaking, error) {
+	running, err := Running(s.Dir)
+	if err != nil {
+		return nil, err
+	}
+	kept, have, err := Kept(s.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if have && len(running) > 0 {
+		if kept != want {
+			tell(s.Say, "keeping the variables of the first call (%s): %s runs", kept, strings.Join(running, ", "))
+		}
+		want = kept
+	} else if have {
+		if err := sameData(kept, want); err != nil {
+			return nil, err
+		}
+	}
+	st, err := loadState(ctx, s.Dir, want)
+	if err != nil {
+		return nil, err
+	}
+	u := &undertaking{Start: s, o: want, state: st, e: &Estate{Dir: s.Dir, processes: map[string]*server.Process{}}}
+	u.e.Env = u.env()
+	return u, u.checkPorts(running)
+}
+
+// ErrOtherData reports options that do not fit the data of an earlier run.
+var ErrOtherData = errors.New("the data of this estate was made with other variables")
+
+// sameData refuses what would leave the topics of an estate and its database to
+// contradict each other.
+func sameData(kept, want Options) error {
+	if kept.Kafka == want.Kafka && kept.KafkaBrokers == want.KafkaBrokers && kept.DatabaseURL == want.DatabaseURL {
+		return nil
+	}
+	return fmt.Errorf("%w: %s; give the same, or forget the data first (make down WIPE=1)", ErrOtherData, kept)
+}
+
+// String shows options as the variables of make.
+func (o Options) String() string {
+	words := []string{"KAFKA=" + o.Kafka, "GATEWAYS=" + strconv.Itoa(o.Gateways)}
+	if o.PortBase != 0 {
+		words = append(words, "PORT_BASE="+strconv.Itoa(o.PortBase))
+	}
+	if !o.Samples {
+		words = append(words, "SAMPLES=0")
+	}
+	for name, value := range map[string]string{
+		"REDIS_URL": o.RedisURL, "DATABASE_URL": o.DatabaseURL, "KAFKA_BROKERS": o.KafkaBrokers,
+	} {
+		if value != "" {
+			words = append(words, name+"=…")
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+func (u *undertaking) checkPorts(running []string) error {
+	owned := map[string]bool{}
+	for _, name := range running {
+		owned[name] = true
+	}
+	var ports []int
+	for _, p := range u.parts() {
+		if !owned[p.name] {
+			ports = append(ports, p.ports...)
+		}
+	}
+	if err := server.CheckPorts(ports...); err != nil {
+		return fmt.Errorf("%w; stop them, or choose another PORT_BASE", err)
+	}
+	return nil
+}
+
+// A part is one process of the estate. Parts of one stage start together, after
+// those of the stage before are ready.
+type part struct {
+	name  string
+	stage int
+	ports []int
+	start func(ctx context.Context, run server.Run) (*server.Process, error)
+}
+
+func (u *undertaking) start(ctx context.Context) error {
+	built := make(chan error, 1)
+	go func() { built <- u.build(ctx) }()
+	err := u.startStage(ctx, servers)
+	if err = errors.Join(err, <-built); err != nil {
+		return err
+	}
+	for _, stage := range []int{control, data} {
+		if err := u.startStage(ctx, stage); err != nil {
+			return err
+		}
+	}
+	if err := writeEnv(filepath.Join(u.Dir, envFile), "Where everything is. Written by make up; set -a; . .run/estate.env", u.e.Env); err != nil {
+		return err
+	}
+	if !u.o.Samples {
+		return nil
+	}
+	return u.seed(ctx)
+}
+
+// startStage starts the parts of one stage at once and waits for all of them.
+func (u *undertaking) startStage(ctx context.Context, stage int) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if stage == servers {
+		if err := u.needTools(ctx); err != nil {
+			return err
+		}
+	}
+	var (
+		wg   sync.WaitGroup
+		mu   sync.Mutex
+		errs []error
+	)
+	for _, p := range u.parts() {
+		if p.stage != stage {
+			continue
+		}
+		wg.Go(func() {
+			err := u.startPart(ctx, p)
+			if err == nil {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if len(errs) == 0 { // the rest only ended because this one failed
+				errs = append(errs, err)
+			}
+			cancel(err)
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (u *undertaking) startPart(ctx context.Context, p part) error {
+	begun := time.Now()
+	before, found, err := server.Find(u.dir(p.name))
+	if err != nil {
+		return err
+	}
+	process, err := p.start(ctx, server.Run{
+		Detach: u.Detach, Say: u.Say,
+		LogPath: filepath.Join(u.Dir, p.name+".log"), PIDPath: filepath.Join(u.Dir, p.name+".pid"),
+	})
+	if err != nil {
+		return err
+	}
+	u.e.add(process)
+	if found && before.PID() == process.PID() {
+		tell(u.Say, "%-13s runs already (pid %d)", p.name, process.PID())
+		return nil
+	}
+	tell(u.Say, "%-13s %-22s ready after %.1f s", p.name, where(process), time.Since(begun).Seconds())
+	return nil
+}
+
+func where(p *server.Process) string {
+	if p.Addr == "" {
+		return "pid " + strconv.Itoa(p.PID())
+	}
+	return p.Addr
+}
+
+func (u *undertaking) dir(name string) string { return filepath.Join(u.Dir, dataDir, name) }
+
+func tell(say func(string), format string, args ...any) {
+	if say != nil {
+		say(fmt.Sprintf(format, args...))
+	}
+}

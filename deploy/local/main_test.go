@@ -1,0 +1,87 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"penstock.dev/deploy/local/estate"
+)
+
+func env(pairs ...string) func(string) string {
+	return func(name string) string {
+		for i := 0; i < len(pairs); i += 2 {
+			if pairs[i] == name {
+				return pairs[i+1]
+			}
+		}
+		return ""
+	}
+}
+
+// TestVariables guarantees what the variables of make mean, and that every one
+// that makes no sense is named.
+func TestVariables(t *testing.T) {
+	t.Parallel()
+
+	c, err := parseConfig(env())
+	want := config{estate: estate.Options{PortBase: estate.DefaultPortBase, Gateways: 1, Samples: true, Kafka: estate.Embedded}}
+	if err != nil || c != want {
+		t.Errorf("without variables: %+v, %v; want %+v", c, err, want)
+	}
+	c, err = parseConfig(env("PORT_BASE", "20000", "GATEWAYS", "2", "SAMPLES", "0", "KAFKA", "real", "CI", "true", "WIPE", "1"))
+	want = config{
+		estate:   estate.Options{PortBase: 20_000, Gateways: 2, Kafka: estate.Real},
+		portBase: true, wipe: true, unguarded: true,
+	}
+	if err != nil || c != want {
+		t.Errorf("with variables: %+v, %v; want %+v", c, err, want)
+	}
+	_, err = parseConfig(env("PORT_BASE", "many", "SAMPLES", "maybe", "GATEWAYS", "9"))
+	for _, name := range []string{"PORT_BASE=many", "SAMPLES=maybe", "GATEWAYS=9"} {
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("err = %v, want it to name %s", err, name)
+		}
+	}
+}
+
+// TestWrongUsage guarantees that a wrong command shows the usage and fails.
+func TestWrongUsage(t *testing.T) {
+	t.Parallel()
+
+	for _, args := range [][]string{nil, {"restart"}, {"up", "down"}} {
+		var out bytes.Buffer
+		if code := run(t.Context(), args, env(), &out); code != 2 || !strings.HasPrefix(out.String(), "usage:") {
+			t.Errorf("%q: code %d, %q", args, code, out.String())
+		}
+	}
+}
+
+// TestScreenKeepsToItsWidth guarantees lines of at most 80 columns, and no
+// escape sequences where nobody looks at a terminal.
+func TestScreenKeepsToItsWidth(t *testing.T) {
+	t.Parallel()
+
+	var out bytes.Buffer
+	s := newScreen(&out, env())
+	s.heading("Proof 1")
+	s.labelled("done", strings.Repeat("forty payments × one gateway, ", 12))
+	s.failure(errProof)
+	if strings.Contains(out.String(), "\x1b") {
+		t.Errorf("escape sequences in %q", out.String())
+	}
+	for line := range strings.Lines(out.String()) {
+		if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > width {
+			t.Errorf("%d columns: %q", n, line)
+		}
+	}
+}
+
+// TestTally guarantees how answers are counted.
+func TestTally(t *testing.T) {
+	t.Parallel()
+
+	if got := tally([]answered{{status: 429}, {status: 200}, {status: 429}}); got != "1 × 200, 2 × 429" {
+		t.Errorf("tally = %q", got)
+	}
+}
