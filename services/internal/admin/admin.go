@@ -22,9 +22,17 @@ import (
 const probeTimeout = 800 * time.Millisecond
 
 // Ready maps what a service depends on to a check. A check returns nil when
-// the dependency serves, or an error that tells an operator what is missing.
-// Checks run on every probe, concurrently with everything else.
+// the dependency serves, a Remark when it serves and an operator should know
+// how, or an error that tells what is missing. Checks run on every probe,
+// concurrently with everything else.
 type Ready map[string]func(ctx context.Context) error
+
+// A Remark is said by a check that finds its dependency ready, e.g. "serving
+// the snapshot of 12:00". It is an error only so that a check can return it.
+type Remark string
+
+// Error is the remark itself.
+func (r Remark) Error() string { return string(r) }
 
 // Part serves the admin port on listen, host:port.
 func Part(listen string, p boot.Process, ready Ready) boot.Part {
@@ -50,7 +58,8 @@ func Handler(p boot.Process, ready Ready) http.Handler {
 		_, _ = fmt.Fprintln(w, "live")
 	})
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
-		writeReady(w, check(r.Context(), p.Stopping, ready))
+		missing, remarks := check(r.Context(), p.Stopping, ready)
+		writeReady(w, missing, remarks)
 	})
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
@@ -60,26 +69,33 @@ func Handler(p boot.Process, ready Ready) http.Handler {
 	return mux
 }
 
-// check returns what is not ready and why; empty means ready.
-func check(ctx context.Context, stopping <-chan struct{}, ready Ready) map[string]string {
-	missing := map[string]string{}
+// check returns what is not ready and why, empty when everything is, and what
+// there is to say about the rest.
+func check(ctx context.Context, stopping <-chan struct{}, ready Ready) (missing, remarks map[string]string) {
+	missing, remarks = map[string]string{}, map[string]string{}
 	select {
 	case <-stopping:
 		missing["process"] = "stopping"
-		return missing
+		return missing, remarks
 	default:
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	for name, probe := range ready {
-		if err := probe(ctx); err != nil {
+		err := probe(ctx)
+		var remark Remark
+		switch {
+		case err == nil:
+		case errors.As(err, &remark):
+			remarks[name] = remark.Error()
+		default:
 			missing[name] = err.Error()
 		}
 	}
-	return missing
+	return missing, remarks
 }
 
-func writeReady(w http.ResponseWriter, missing map[string]string) {
+func writeReady(w http.ResponseWriter, missing, remarks map[string]string) {
 	w.Header().Set("Content-Type", "application/json")
 	if len(missing) > 0 {
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -87,5 +103,6 @@ func writeReady(w http.ResponseWriter, missing map[string]string) {
 	_ = json.NewEncoder(w).Encode(struct {
 		Ready   bool              `json:"ready"`
 		Missing map[string]string `json:"missing,omitempty"`
-	}{len(missing) == 0, missing})
+		Remarks map[string]string `json:"remarks,omitempty"`
+	}{len(missing) == 0, missing, remarks})
 }

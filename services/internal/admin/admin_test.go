@@ -15,8 +15,8 @@ import (
 )
 
 // TestHandler guarantees what an orchestrator and a scraper see: liveness
-// whatever is missing, readiness that names what is missing and turns false as
-// soon as the process is told to stop.
+// whatever is missing, readiness that names what is missing, says what is to be
+// known of what is not, and turns false as soon as the process is told to stop.
 func TestHandler(t *testing.T) {
 	t.Parallel()
 	stopping := make(chan struct{})
@@ -37,6 +37,8 @@ func TestHandler(t *testing.T) {
 	want("/ready", 200, `"ready":true`)
 	missing = errors.New("12 records behind")
 	want("/ready", 503, `"rules":"12 records behind"`)
+	missing = admin.Remark("serving a snapshot")
+	want("/ready", 200, `"remarks":{"rules":"serving a snapshot"}`)
 	want("/live", 200, "live")
 	want("/metrics", 200, "")
 	want("/debug/pprof/", 200, "goroutine")
