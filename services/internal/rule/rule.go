@@ -224,9 +224,10 @@ func (r *Rule) Group() Group {
 }
 
 // Beats reports whether r wins over o when both match and are of one group:
-// more exact subject selectors first (api key and user > application > tenant
-// > plan > any), then scope (endpoint > service > global), then a client
-// network, then priority, then the smaller id.
+// more exact subject selectors first (api key > user > application > tenant >
+// plan > client network > any), then scope (endpoint > service > global), then
+// priority, then the smaller id. A network selects the subject's dimension ip,
+// so it counts before the scope.
 func (r *Rule) Beats(o *Rule) bool {
 	if a, b := r.Match.exactness(), o.Match.exactness(); a != b {
 		return a > b
@@ -240,8 +241,8 @@ func (r *Rule) Beats(o *Rule) bool {
 // exactness orders matches: each selector outweighs all that follow it.
 func (m *Match) exactness() (n int) {
 	for _, exact := range []bool{
-		m.APIKey != "", m.User != "", m.Application != "", m.Tenant != "", m.Plan != "",
-		m.Endpoint != "", m.Service != "", len(m.Networks) > 0,
+		m.APIKey != "", m.User != "", m.Application != "", m.Tenant != "", m.Plan != "", len(m.Networks) > 0,
+		m.Endpoint != "", m.Service != "",
 	} {
 		n <<= 1
 		if exact {

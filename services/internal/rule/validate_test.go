@@ -1,0 +1,271 @@
+package rule_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"penstock.dev/services/internal/period"
+	"penstock.dev/services/internal/rule"
+)
+
+func wallet(change func(*rule.Rule)) *rule.Rule {
+	return rate(func(r *rule.Rule) {
+		r.Kind, r.Algorithm, r.Window, r.Burst, r.OnFailure = rule.Wallet, rule.OverdraftWallet, 0, 0, rule.Closed
+		if change != nil {
+			change(r)
+		}
+	})
+}
+
+func block(change func(*rule.Rule)) *rule.Rule {
+	return rate(func(r *rule.Rule) {
+		r.Kind, r.Algorithm, r.Limit, r.Window, r.Burst = rule.Block, rule.NoAlgorithm, 0, 0, 0
+		if change != nil {
+			change(r)
+		}
+	})
+}
+
+func units(n int64) *int64 { return &n }
+
+// TestValidateAccepts guarantees that what DESIGN promises to keep exactly is
+// accepted, up to and including each bound.
+func TestValidateAccepts(t *testing.T) {
+	t.Parallel()
+
+	tests := []struct {
+		name string
+		rule *rule.Rule
+	}{
+		{"a rate", rate(nil)},
+		{"a quota", quota(nil)},
+		{"a prepaid wallet", wallet(func(r *rule.Rule) { r.Limit = 0 })},
+		{"a block", block(nil)},
+		{"limit 0 denies", rate(func(r *rule.Rule) { r.Limit, r.Burst = 0, 0 })},
+		{"a quota of 2^53-1 units is unlimited", quota(func(r *rule.Rule) { r.Limit = 1<<53 - 1 })},
+		{"a rate of 2^53-1 units is unlimited", rate(func(r *rule.Rule) { r.Limit = 1<<53 - 1 })},
+		{"a million units a second", rate(func(r *rule.Rule) { r.Limit, r.Window = 1_000_000, time.Second })},
+		{"one unit a microsecond", rate(func(r *rule.Rule) { r.Limit, r.Window, r.Burst = 1, time.Microsecond, 1 })},
+		{"a million a second for 366 days", rate(func(r *rule.Rule) { r.Limit, r.Window = 31_622_400_000_000, 366*24*time.Hour })},
+		{"a burst of 10^9", rate(func(r *rule.Rule) { r.Burst = 1_000_000_000 })},
+		{"a burst of 0", rate(func(r *rule.Rule) { r.Burst = 0 })},
+		{"a fixed window of 10^9", rate(func(r *rule.Rule) {
+			r.Algorithm, r.Limit, r.Window, r.Burst = rule.FixedWindow, 1_000_000_000, time.Hour, 0
+		})},
+		{"a log of 10,000", rate(func(r *rule.Rule) { r.Algorithm, r.Limit, r.Burst = rule.SlidingWindowLog, 10_000, 0 })},
+		{"one counter for everybody", rate(func(r *rule.Rule) { r.Subject = 0 })},
+		{"a quota of every dimension", quota(func(r *rule.Rule) { r.Subject = 31 })},
+		{"periods of 1,000 months", quota(func(r *rule.Rule) { r.Period.Count = 1000 })},
+		{"periods of 100 years", quota(func(r *rule.Rule) { r.Period.Unit, r.Period.Count = period.Year, 100 })},
+		{"an anniversary", quota(func(r *rule.Rule) { r.Period.Alignment, r.Period.Anchor = period.Anniversary, t0 })},
+		{"sixteen thresholds of each sort", quota(func(r *rule.Rule) {
+			for i := range 16 {
+				r.Thresholds.Percent = append(r.Thresholds.Percent, int32(i+85))
+				r.Thresholds.Left = append(r.Thresholds.Left, int64(16-i))
+			}
+		})},
+		{"a fixed cost of 0", rate(func(r *rule.Rule) { r.Cost = units(0) })},
+		{"a fixed cost of 2^53-1", rate(func(r *rule.Rule) { r.Cost = units(1<<53 - 1) })},
+		{"the least priority", rate(func(r *rule.Rule) { r.Priority = -1_000_000 })},
+		{"the longest id and meter", rate(func(r *rule.Rule) { r.ID, r.Meter = strings.Repeat("~", 128), strings.Repeat("-", 64) })},
+		{"256 networks", rate(func(r *rule.Rule) { r.Match.Networks = slices.Repeat(nets("10.0.0.0/8"), 256) })},
+		{"every address there is", rate(func(r *rule.Rule) { r.Match.Networks = nets("0.0.0.0/0", "::/0") })},
+		{"a user that no catalogue has", rate(func(r *rule.Rule) { r.Match.User = "ünïcode ☃" })},
+		{"valid for a microsecond", rate(func(r *rule.Rule) { r.ValidFrom, r.ValidTo = t0, t0.Add(time.Microsecond) })},
+		{"soft", rate(func(r *rule.Rule) { r.Soft = true })},
+		{"local", rate(func(r *rule.Rule) { r.OnFailure = rule.Local })},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if faults := tt.rule.Validate(); len(faults) > 0 {
+				t.Errorf("Validate = %v, want nothing", faults)
+			}
+		})
+	}
+}
+
+// TestValidateRefuses guarantees that what cannot be kept is refused under the
+// name of its field, with the bound in the message.
+func TestValidateRefuses(t *testing.T) {
+	t.Parallel()
+
+	tests := []struct {
+		name  string
+		rule  *rule.Rule
+		field string
+		bound string
+	}{
+		{"limit 2^53", quota(func(r *rule.Rule) { r.Limit = 1 << 53 }), "limit", "9007199254740991"},
+		{"limit below 0", rate(func(r *rule.Rule) { r.Limit = -1 }), "limit", "at least 0"},
+		{"above a million a second", rate(func(r *rule.Rule) { r.Limit, r.Window = 1_000_001, time.Second }), "limit", "1000000 units a second"},
+		{"a rate of 2^53-2", rate(func(r *rule.Rule) { r.Limit = 1<<53 - 2 }), "limit", "1000000 units a second"},
+		{"two units a microsecond", rate(func(r *rule.Rule) { r.Limit, r.Window = 2, time.Microsecond }), "limit", "1000000 units a second"},
+		{"a window of 0", rate(func(r *rule.Rule) { r.Window = 0 }), "window", "1µs"},
+		{"a negative window", rate(func(r *rule.Rule) { r.Window = -time.Second }), "window", "1µs"},
+		{"a window of 366 days and a microsecond", rate(func(r *rule.Rule) { r.Window = 366*24*time.Hour + time.Microsecond }), "window", "366 days"},
+		{"a window of nanoseconds", rate(func(r *rule.Rule) { r.Window = time.Second + 1 }), "window", "whole microseconds"},
+		{"a quota with a window", quota(func(r *rule.Rule) { r.Window = time.Second }), "window", "only a rate"},
+		{"a burst above 10^9", rate(func(r *rule.Rule) { r.Burst = 1_000_000_001 }), "burst", "1000000000"},
+		{"a burst below 0", rate(func(r *rule.Rule) { r.Burst = -1 }), "burst", "at least 0"},
+		{"a burst that is the limit and above 10^9", rate(func(r *rule.Rule) { r.Limit, r.Window, r.Burst = 2_000_000_000, time.Hour, 2_000_000_000 }), "burst", "1000000000"},
+		{"a quota with a burst", quota(func(r *rule.Rule) { r.Burst = 1 }), "burst", "gcra"},
+		{"a fixed window above 10^9", rate(func(r *rule.Rule) {
+			r.Algorithm, r.Limit, r.Window, r.Burst = rule.FixedWindow, 1_000_000_001, time.Hour, 0
+		}), "limit", "1000000000"},
+		{"a log above 10,000", rate(func(r *rule.Rule) { r.Algorithm, r.Limit, r.Burst = rule.SlidingWindowLog, 10_001, 0 }), "limit", "10000"},
+		{"a quota without its tenant", quota(func(r *rule.Rule) { r.Subject = rule.User }), "subject", "tenant"},
+		{"a quota of nobody", quota(func(r *rule.Rule) { r.Subject = 0 }), "subject", "tenant"},
+		{"a wallet of a user", wallet(func(r *rule.Rule) { r.Subject = rule.Tenant | rule.User }), "subject", "[tenant]"},
+		{"a quota without a period", quota(func(r *rule.Rule) { r.Period = nil }), "period", "missing"},
+		{"a rate with a period", rate(func(r *rule.Rule) { r.Period = quota(nil).Period }), "period", "none"},
+		{"a period of 0 months", quota(func(r *rule.Rule) { r.Period.Count = 0 }), "period.count", "at least 1"},
+		{"a period of 1,001 months", quota(func(r *rule.Rule) { r.Period.Count = 1001 }), "period.count", "1000"},
+		{"a period of 101 years", quota(func(r *rule.Rule) { r.Period.Unit, r.Period.Count = period.Year, 101 }), "period.count", "100"},
+		{"a period of fortnights", quota(func(r *rule.Rule) { r.Period.Unit = "fortnight" }), "period.unit", "week"},
+		{"a period of no alignment", quota(func(r *rule.Rule) { r.Period.Alignment = "moon" }), "period.alignment", "anniversary"},
+		{"a calendar period with an anchor", quota(func(r *rule.Rule) { r.Period.Anchor = t0 }), "period.anchor", "anniversary"},
+		{"an unknown kind", rate(func(r *rule.Rule) { r.Kind, r.Window = "tax", 0 }), "kind", "rate, quota, wallet, block"},
+		{"an unknown mode", rate(func(r *rule.Rule) { r.Mode = "enforced" }), "mode", "enforce, shadow"},
+		{"a rate that counts like a quota", rate(func(r *rule.Rule) { r.Algorithm, r.Burst = rule.CalendarQuota, 0 }), "algorithm", "gcra"},
+		{"a block with a limit", block(func(r *rule.Rule) { r.Limit = 1 }), "limit", "none"},
+		{"a block with a cost", block(func(r *rule.Rule) { r.Cost = units(1) }), "cost", "nothing"},
+		{"a soft block", block(func(r *rule.Rule) { r.Soft = true }), "soft", "shadow"},
+		{"an unknown failure mode", rate(func(r *rule.Rule) { r.OnFailure = "shrug" }), "on_failure", "open, closed, local"},
+		{"a local quota", quota(func(r *rule.Rule) { r.OnFailure = rule.Local }), "on_failure", "rates only"},
+		{"a negative cost", rate(func(r *rule.Rule) { r.Cost = units(-1) }), "cost", "at least 0"},
+		{"a cost of 2^53", rate(func(r *rule.Rule) { r.Cost = units(1 << 53) }), "cost", "9007199254740991"},
+		{"thresholds of a rate", rate(func(r *rule.Rule) { r.Thresholds.Percent = []int32{80} }), "thresholds", "quotas"},
+		{"0 per cent", quota(func(r *rule.Rule) { r.Thresholds.Percent = []int32{0} }), "thresholds", "at least 1"},
+		{"101 per cent", quota(func(r *rule.Rule) { r.Thresholds.Percent = []int32{101} }), "thresholds", "100"},
+		{"80 per cent twice", quota(func(r *rule.Rule) { r.Thresholds.Percent = []int32{80, 80} }), "thresholds", "twice"},
+		{"-1 left", quota(func(r *rule.Rule) { r.Thresholds.Left = []int64{-1} }), "thresholds", "at least 0"},
+		{"seventeen thresholds", quota(func(r *rule.Rule) {
+			for i := range 17 {
+				r.Thresholds.Left = append(r.Thresholds.Left, int64(17-i))
+			}
+		}), "thresholds", "16"},
+		{"a priority above a million", rate(func(r *rule.Rule) { r.Priority = 1_000_001 }), "priority", "1000000"},
+		{"an end before the start", rate(func(r *rule.Rule) { r.ValidFrom, r.ValidTo = t0, t0 }), "valid_to", "valid_from"},
+		{"no id", rate(func(r *rule.Rule) { r.ID = "" }), "id", "missing"},
+		{"an id of dots", rate(func(r *rule.Rule) { r.ID = ".." }), "id", "no id"},
+		{"an id with a slash", rate(func(r *rule.Rule) { r.ID = "a/b" }), "id", "A-Z a-z 0-9"},
+		{"an id of 129", rate(func(r *rule.Rule) { r.ID = strings.Repeat("a", 129) }), "id", "128"},
+		{"a meter in upper case", rate(func(r *rule.Rule) { r.Meter = "Calls" }), "meter", "a-z 0-9"},
+		{"a meter of 65", rate(func(r *rule.Rule) { r.Meter = strings.Repeat("a", 65) }), "meter", "64"},
+		{"no meter", rate(func(r *rule.Rule) { r.Meter = "" }), "meter", "empty"},
+		{"a name of 257 bytes", rate(func(r *rule.Rule) { r.Name = strings.Repeat("a", 257) }), "name", "256"},
+		{"a name with a line feed", rate(func(r *rule.Rule) { r.Name = "a\nb" }), "name", "control"},
+		{"a name that is not UTF-8", rate(func(r *rule.Rule) { r.Name = "\xff" }), "name", "UTF-8"},
+		{"a user with a zero byte", rate(func(r *rule.Rule) { r.Match.User = "a\x00" }), "match.user", "control"},
+		{"an endpoint that is no id", rate(func(r *rule.Rule) { r.Match.Endpoint = "a b" }), "match.endpoint", "A-Z"},
+		{"a network that is none", rate(func(r *rule.Rule) { r.Match.Networks = make([]netip.Prefix, 1) }), "match.networks[0]", "CIDR"},
+		{"a network with host bits", rate(func(r *rule.Rule) { r.Match.Networks = nets("10.0.0.0/8", "203.0.113.9/24") }), "match.networks[1]", "203.0.113.0/24"},
+		{"an IPv4 network in IPv6", rate(func(r *rule.Rule) { r.Match.Networks = nets("::ffff:10.0.0.0/104") }), "match.networks[0]", "IPv4"},
+		{"257 networks", rate(func(r *rule.Rule) { r.Match.Networks = slices.Repeat(nets("10.0.0.0/8"), 257) }), "match.networks", "256"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			faults := tt.rule.Validate()
+			i := slices.IndexFunc(faults, func(f rule.Fault) bool { return f.Field == tt.field })
+			if i < 0 {
+				t.Fatalf("Validate = %q, want a fault of %s", faults, tt.field)
+			}
+			if !strings.Contains(faults[i].Message, tt.bound) {
+				t.Errorf("%s: %s, want %q in it", tt.field, faults[i].Message, tt.bound)
+			}
+			if len(faults) > 1 {
+				t.Errorf("Validate = %q, want that fault alone", faults)
+			}
+		})
+	}
+}
+
+// TestValidateCollects guarantees that one answer names everything that is
+// wrong.
+func TestValidateCollects(t *testing.T) {
+	t.Parallel()
+
+	r := rate(func(r *rule.Rule) {
+		r.ID, r.Mode, r.Meter, r.Limit, r.OnFailure, r.Priority = "", "x", "", -1, "y", 2_000_000
+	})
+	var got []string
+	for _, f := range r.Validate() {
+		got = append(got, f.Field)
+	}
+	slices.Sort(got)
+	if want := []string{"id", "limit", "meter", "mode", "on_failure", "priority"}; !slices.Equal(got, want) {
+		t.Errorf("faults of %v, want of %v", got, want)
+	}
+	if text := r.Validate().Error(); !strings.Contains(text, "limit: is -1, want at least 0; ") {
+		t.Errorf("Error = %q, want every fault in it", text)
+	}
+}
+
+// TestUnavailable guarantees that what this version cannot serve is named, and
+// nothing else.
+func TestUnavailable(t *testing.T) {
+	t.Parallel()
+
+	tests := []struct {
+		rule *rule.Rule
+		want []string
+	}{
+		{rate(nil), nil},
+		{quota(nil), nil},
+		{block(nil), nil},
+		{rate(func(r *rule.Rule) { r.Mode, r.Soft, r.Cost = rule.Shadow, true, units(3) }), nil},
+		{wallet(nil), []string{"kind"}},
+		{rate(func(r *rule.Rule) { r.Algorithm = rule.FixedWindow }), []string{"algorithm"}},
+		{rate(func(r *rule.Rule) { r.Algorithm = rule.SlidingWindowLog }), []string{"algorithm"}},
+		{rate(func(r *rule.Rule) { r.Algorithm = rule.SlidingWindowCounter }), []string{"algorithm"}},
+		{rate(func(r *rule.Rule) { r.Algorithm = rule.TokenBucket }), []string{"algorithm"}},
+		{rate(func(r *rule.Rule) { r.Algorithm = rule.LeakyBucket }), []string{"algorithm"}},
+		{rate(func(r *rule.Rule) { r.OnFailure = rule.Local }), []string{"on_failure"}},
+	}
+	for _, tt := range tests {
+		t.Run(fmt.Sprintf("%s %s %s", tt.rule.Kind, tt.rule.Algorithm, tt.rule.OnFailure), func(t *testing.T) {
+			t.Parallel()
+			var got []string
+			for _, f := range tt.rule.Unavailable() {
+				got = append(got, f.Field)
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("Unavailable = %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// FuzzValidate guarantees that a rule without faults is within every bound that
+// the counters rely on, and that a fault's message is fit to be shown.
+func FuzzValidate(f *testing.F) {
+	f.Add("r", "api-calls", int64(30), int64(60_000_000_000), int64(10), int64(1), uint8(1), "gcra")
+	f.Add("..", "\xff", int64(1)<<53, int64(1), int64(-1), int64(0), uint8(31), "quota")
+	f.Fuzz(func(t *testing.T, id, meter string, limit, window, burst, cost int64, subject uint8, algorithm string) {
+		r := rate(func(r *rule.Rule) {
+			r.ID, r.Meter, r.Limit, r.Window, r.Burst, r.Cost = id, meter, limit, time.Duration(window), burst, &cost
+			r.Subject, r.Algorithm = rule.Subject(subject&31), rule.Algorithm(algorithm)
+		})
+		faults := r.Validate()
+		for _, fault := range faults {
+			if !utf8.ValidString(fault.Message) || len(fault.Message) > 500 {
+				t.Errorf("%s: %q is not fit to be shown", fault.Field, fault.Message)
+			}
+		}
+		if len(faults) > 0 {
+			return
+		}
+		perSecond := float64(r.Limit) / r.Window.Seconds()
+		if r.Limit != rule.Unlimited && perSecond > rule.MaxPerSecond*1.000001 || r.Window < time.Microsecond || r.Window > rule.MaxWindow ||
+			r.Limit != rule.Unlimited && r.Capacity() > rule.MaxCapacity || r.Limit < 0 || r.Burst < 0 || cost < 0 || cost > rule.Unlimited {
+			t.Errorf("%+v is accepted", *r)
+		}
+	})
+}
