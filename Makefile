@@ -82,7 +82,7 @@ arch: check ## Check who imports whom and the form of the papers (never from the
 
 .PHONY: lint
 lint: check $(LINTER) ## Lint every module
-	@for m in $(MODULES); do echo "== lint $${m#$(CURDIR)/}"; (cd "$$m" && $(LINTER) run --build-tags integration,acceptance ./...); done
+	@for m in $(MODULES); do echo "== lint $${m#$(CURDIR)/}"; (cd "$$m" && $(LINTER) run --allow-serial-runners --build-tags integration,acceptance ./...); done
 
 # The linter is built from its Go module, once for all clones.
 $(LINTER):
