@@ -84,7 +84,7 @@ func bounded(most time.Duration) endpoint.Middleware {
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	rec := &recorder{ResponseWriter: w}
-	call := call{requestID: requestID(r), path: r.URL.Path}
+	call := call{requestID: requestID(r), path: r.URL.Path, operation: OpNone}
 	rec.Header().Set("X-Request-Id", call.requestID)
 	rec.Header().Set("X-Content-Type-Options", "nosniff")
 	rec.Header().Set("Cache-Control", "no-store")
@@ -95,7 +95,6 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if op, err := h.admit(r, methods, &call); err != nil {
 		h.refuse(ctx, err, rec)
 	} else {
-		call.operation = op
 		h.serve[op].ServeHTTP(rec, r.WithContext(ctx))
 	}
 	h.cfg.Observe(Call{Operation: call.operation, Kind: target.kind, Status: rec.status, Took: time.Since(start)})
@@ -112,6 +111,7 @@ func (h *handler) admit(r *http.Request, methods []method, c *call) (Operation, 
 	if err != nil {
 		return "", err
 	}
+	c.operation = op
 	if op == OpOpenAPI {
 		return op, nil
 	}

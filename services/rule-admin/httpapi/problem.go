@@ -83,6 +83,10 @@ func (h *handler) refuse(ctx context.Context, err error, w http.ResponseWriter) 
 		Type: typePrefix + p.code, Title: p.title, Status: p.status, Detail: err.Error(), Code: p.code, Errors: fieldErrors(err),
 	}
 	c := callOf(ctx)
+	var faults *catalog.FaultError
+	if errors.As(err, &faults) {
+		body.Detail = faults.Faults.Error()
+	}
 	switch p.status {
 	case http.StatusInternalServerError:
 		h.cfg.Log.Error("request failed", "request_id", c.requestID, "operation", string(c.operation), "error", err.Error())

@@ -20,6 +20,7 @@ const (
 	OpDelete  Operation = "delete"
 	OpAudit   Operation = "audit"
 	OpOpenAPI Operation = "openapi"
+	OpNone    Operation = "none" // no such path, or not by that method
 )
 
 func (o Operation) writes() bool { return o == OpPut || o == OpDelete }
