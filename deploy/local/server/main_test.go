@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 // echo is a server: it sends back every line. "stubborn" does not end by
 // SIGTERM, "mute" never answers, "broken" ends at once.
 func echo(ctx context.Context, addr string) error {
-	fmt.Fprintln(os.Stdout, "echo says hello")
+	_, _ = fmt.Fprintln(os.Stdout, "echo says hello")
 	switch addr {
 	case "broken":
 		return errors.New("echo has no ears")
@@ -91,7 +91,7 @@ func own(ctx context.Context, dir string, detach bool) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(os.Stdout, p.PID())
+	_, _ = fmt.Fprintln(os.Stdout, p.PID())
 	<-ctx.Done()
 	return nil
 }
@@ -101,7 +101,7 @@ func hold(ctx context.Context, path string) error {
 	if _, err := server.Lock(ctx, path, server.Run{}); err != nil {
 		return err
 	}
-	fmt.Fprintln(os.Stdout, "locked")
+	_, _ = fmt.Fprintln(os.Stdout, "locked")
 	<-ctx.Done()
 	return nil
 }

@@ -115,7 +115,7 @@ func Start(ctx context.Context, spec Spec) (*Process, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if spec.Detach {
-		if rec, err := readRecord(spec.Dir); err == nil && rec.ID.Alive() {
+		if rec, err := readRecord(spec.Dir); err == nil && rec.Alive() {
 			p.set(adopt(rec.ID))
 			if err := p.awaitReady(ctx); err != nil {
 				return nil, err
