@@ -1,0 +1,92 @@
+package period
+
+import (
+	"cmp"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// A Former is a definition that was in force. The period that was running at
+// Until under Spec ends as it was promised; End is that end when it is known,
+// and otherwise it is derived from Until.
+type Former struct {
+	Spec  Spec
+	Until time.Time // instant of the change
+	End   time.Time // zero: the end of the period that contains Until
+}
+
+// A Timeline is a definition with those that were in force before it.
+type Timeline struct {
+	Former  []Former // in any order; they are taken by Until
+	Current Spec
+}
+
+// At returns the period that contains t. The error wraps ErrSpec.
+//
+// A change while a period runs is felt at its end: the running period ends as
+// promised, and the next begins there, however short that makes it. A former
+// definition that was replaced before the period that was running when it was
+// made had ended never came into force, and is skipped.
+func (l Timeline) At(t time.Time) (Span, error) {
+	former := l.Former
+	if !slices.IsSortedFunc(former, earlier) {
+		former = slices.SortedStableFunc(slices.Values(former), earlier)
+	}
+	var from time.Time // when the definition at hand came into force; zero: always was
+	for _, f := range former {
+		if !from.IsZero() && !f.Until.After(from) {
+			continue
+		}
+		end := f.End
+		if end.IsZero() {
+			running, err := f.Spec.At(f.Until)
+			if err != nil {
+				return Span{}, err
+			}
+			end = running.End
+		}
+		if t.Before(end) {
+			span, err := f.Spec.At(t)
+			if span.End.After(end) {
+				span.End = end.UTC()
+			}
+			return span.since(from), err
+		}
+		from = end
+	}
+	span, err := l.Current.At(t)
+	return span.since(from), err
+}
+
+// since is the span without what lies before from.
+func (s Span) since(from time.Time) Span {
+	if !from.IsZero() && s.Start.Before(from) {
+		s.Start = from.UTC()
+	}
+	return s
+}
+
+func earlier(a, b Former) int { return cmp.Compare(a.Until.UnixMicro(), b.Until.UnixMicro()) }
+
+// A Memo is a Timeline that remembers its last answer, for a hot path. It is
+// safe for concurrent use and must not be copied.
+type Memo struct {
+	line Timeline
+	last atomic.Pointer[Span]
+}
+
+// NewMemo returns a Memo of l, which must not change any more.
+func NewMemo(l Timeline) *Memo { return &Memo{line: l} }
+
+// At is the Timeline's.
+func (m *Memo) At(t time.Time) (Span, error) {
+	if last := m.last.Load(); last != nil && last.Contains(t) {
+		return *last, nil
+	}
+	span, err := m.line.At(t)
+	if err == nil {
+		m.last.Store(&span)
+	}
+	return span, err
+}
