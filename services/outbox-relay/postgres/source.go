@@ -124,6 +124,7 @@ type reader struct {
 	tx       *outbox.Transaction // being read, nil between transactions
 	failed   chan error          // the first event that could not be stored
 	reportAt time.Time
+	stopBy   time.Time // when a transaction that does not end is given up
 }
 
 func (r *reader) run(ctx context.Context) error {
@@ -132,11 +133,12 @@ func (r *reader) run(ctx context.Context) error {
 			return err
 		}
 		select {
-		case <-ctx.Done():
-			return r.drain(context.WithoutCancel(ctx))
 		case err := <-r.failed:
 			return err
 		default:
+		}
+		if r.mayStop(ctx) {
+			return r.drain(context.WithoutCancel(ctx))
 		}
 		if r.ledger.Pending() >= r.source.cfg.MaxInFlight {
 			r.waitSettled(ctx, r.reportAt)
@@ -154,8 +156,23 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
+// mayStop reports whether the process is told to stop and no transaction is
+// half read: the rest of it comes at once, and then nothing of it is repeated.
+func (r *reader) mayStop(ctx context.Context) bool {
+	if ctx.Err() == nil {
+		return false
+	}
+	if r.stopBy.IsZero() {
+		r.stopBy = time.Now().Add(drainFor)
+	}
+	return r.tx == nil || time.Now().After(r.stopBy)
+}
+
 // receive returns the next message, or nil when it is time to look up.
 func (r *reader) receive(ctx context.Context) ([]byte, error) {
+	if r.tx != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
 	rctx, cancel := context.WithDeadline(ctx, r.reportAt)
 	defer cancel()
 	raw, err := r.conn.ReceiveMessage(rctx)
