@@ -19,6 +19,9 @@ const maxExact int64 = 1 << 53
 // takes longer is Never.
 const maxWait int64 = 1 << 52
 
+// perMicrosecond is the fastest rate, in units.
+const perMicrosecond = rule.MaxPerSecond / 1_000_000
+
 // A Bucket is a rate in whole numbers, in the continuous-state leaky-bucket
 // form of the generic cell rate algorithm (ITU-T I.371 gives it as equal to
 // the virtual scheduling form).
@@ -47,7 +50,7 @@ func NewBucket(limit int64, window time.Duration, burst int64) (Bucket, error) {
 	switch {
 	case window < time.Microsecond || window%time.Microsecond != 0 || window > rule.MaxWindow:
 		return Bucket{}, fmt.Errorf("window of %v, want whole microseconds up to %v: %w", window, rule.MaxWindow, ErrBounds)
-	case limit < 0 || limit > w*rule.MaxPerSecond/1_000_000:
+	case limit < 0 || limit > w*perMicrosecond:
 		return Bucket{}, fmt.Errorf("limit of %d in %v, want 0 to %d a second: %w", limit, window, rule.MaxPerSecond, ErrBounds)
 	case burst < 0 || burst > rule.MaxCapacity:
 		return Bucket{}, fmt.Errorf("burst of %d, want 0 to %d: %w", burst, rule.MaxCapacity, ErrBounds)
