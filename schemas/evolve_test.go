@@ -3,6 +3,7 @@ package schemas_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"penstock.dev/schemas"
@@ -14,39 +15,63 @@ import (
 	"penstock.dev/schemas/wire"
 )
 
+// symbol adds a symbol at the end of an enum.
+func symbol(t testing.TB, schema, enum, name string) string {
+	t.Helper()
+	at := strings.Index(schema, `"type": "enum", "name": "`+enum+`"`)
+	if at < 0 {
+		t.Fatalf("there is no enum %s", enum)
+	}
+	end := strings.Index(schema[at:], `"]`)
+	if end < 0 {
+		t.Fatalf("enum %s has no symbols", enum)
+	}
+	return edit(t, schema, schema[at:at+end+2], schema[at:at+end]+`", "`+name+`"]`)
+}
+
+// field adds a field before the named one of a record.
+func field(t testing.TB, schema, record, before, text string) string {
+	t.Helper()
+	at := strings.Index(schema, `"type": "record", "name": "`+record+`"`)
+	if at < 0 {
+		t.Fatalf("there is no record %s", record)
+	}
+	next := strings.Index(schema[at:], `{"name": "`+before+`"`)
+	if next < 0 {
+		t.Fatalf("record %s has no field %s", record, before)
+	}
+	return edit(t, schema, schema[at:at+next], schema[at:at+next]+text+", ")
+}
+
 // tomorrow returns two later versions of each schema, by topic: what must be
 // possible for years.
 func tomorrow(t testing.TB) map[string][]string {
 	t.Helper()
-	r2 := edit(t, schemas.RulesV1,
-		// a kind, in the middle of the record
-		`"wallet", "grant"]`, `"wallet", "grant", "budget"]`,
-		`    {"name": "tenant", "default": null`, `    {"name": "budget", "default": null, "doc": "Set when kind is budget.", "type": ["null", {"type": "record", "name": "Budget", "doc": "A budget.", "fields": [
-			{"name": "tenant", "type": "string", "default": "", "doc": "Tenant id; 1-128 characters."}, {"name": "units", "type": "long", "default": 0, "doc": "Units; 0 to 2^53-1."}]}]},
-    {"name": "tenant", "default": null`,
-		// an algorithm, a dimension, a symbol of the plan's period
-		`"overdraft_wallet"]`, `"overdraft_wallet", "sliding_log_v2"]`,
-		`"api_key", "ip"]`, `"api_key", "ip", "region"]`,
-		`"month", "year"]`, `"month", "year", "quarter"]`,
-		// fields: of a record in an array, of a selector, of a type used twice
-		`{"name": "until",`, `{"name": "why", "type": "string", "default": "", "doc": "0-256 bytes."}, {"name": "until",`,
-		`{"name": "networks",`, `{"name": "region", "type": "string", "default": "", "doc": "Region; 0-64 bytes."}, {"name": "networks",`,
-		`{"name": "alignment",`, `{"name": "offset_us", "type": "long", "default": 60, "doc": "Offset; microseconds, 0-60."}, {"name": "alignment",`)
-	r3 := edit(t, r2,
-		`{"name": "reason",`, `{"name": "note", "type": "string", "default": "", "doc": "0-256 bytes."}, {"name": "reason",`,
-		`"UNKNOWN", "enforce", "shadow"]`, `"UNKNOWN", "enforce", "shadow", "sample"]`,
-		`"doc": "Display name; 0-256 bytes."`, `"doc": "Name that people read; 0-256 bytes."`)
-	u2 := edit(t, schemas.UsageV1,
-		`"REFUND", "SETTLE"]`, `"REFUND", "SETTLE", "QUEUED"]`,
-		`["UNKNOWN", "quota", "wallet"]`, `["UNKNOWN", "quota", "wallet", "budget"]`,
-		`{"name": "key", "type": "string"`, `{"name": "shard", "type": "int", "default": -1, "doc": "-1 to 9."}, {"name": "key", "type": "string"`,
-		`{"name": "duration_us"`, `{"name": "attempts", "type": "int", "default": 1, "doc": "1-9."}, {"name": "duration_us"`,
-		`{"name": "refund_id"`, `{"name": "region", "type": "string", "default": "", "doc": "0-64 bytes."}, {"name": "refund_id"`)
-	u3 := edit(t, u2, `{"name": "gateway_id"`, `{"name": "notes", "type": {"type": "array", "items": "string"}, "default": [], "doc": "At most 9."}, {"name": "gateway_id"`)
-	q2 := edit(t, schemas.QuotaEventsV1,
-		`"REPLENISHED"]`, `"REPLENISHED", "EXPIRED"]`,
-		`{"name": "arm"`, `{"name": "balance", "type": ["null", "long"], "default": null, "doc": "0 to 2^53-1."}, {"name": "arm"`)
-	q3 := edit(t, q2, `{"name": "arm"`, `{"name": "mode", "default": "UNKNOWN", "doc": "Mode.", "type": {"type": "enum", "name": "Mode", "doc": "Modes.", "default": "UNKNOWN", "symbols": ["UNKNOWN", "enforce"]}}, {"name": "arm"`)
+	// A kind, in the middle of the record, and symbols of enums that rules have.
+	r2 := symbol(t, schemas.RulesV1, "Kind", "later")
+	r2 = field(t, r2, "ControlRecord", "tenant", `{"name": "later", "default": null, "doc": "Set when kind is later.", "type": ["null", {"type": "record", "name": "Later", "doc": "A later kind.", "fields": [
+		{"name": "tenant", "type": "string", "default": "", "doc": "Tenant id; 1-128 characters."}, {"name": "units", "type": "long", "default": 0, "doc": "Units; 0 to 2^53-1."}]}]}`)
+	r2 = symbol(t, r2, "Algorithm", "later")
+	r2 = symbol(t, r2, "Dimension", "later")
+	r2 = symbol(t, r2, "PeriodUnit", "later")
+	// Fields: of a record in an array, of a selector, of a type used twice.
+	r2 = field(t, r2, "FormerPeriod", "until", `{"name": "later_why", "type": "string", "default": "", "doc": "0-256 bytes."}`)
+	r2 = field(t, r2, "Match", "networks", `{"name": "later_region", "type": "string", "default": "", "doc": "Region; 0-64 bytes."}`)
+	r2 = field(t, r2, "Period", "alignment", `{"name": "later_offset_us", "type": "long", "default": 60, "doc": "Offset; microseconds, 0-60."}`)
+	r3 := field(t, r2, "Grant", "reason", `{"name": "later_note", "type": "string", "default": "", "doc": "0-256 bytes."}`)
+	r3 = symbol(t, r3, "Mode", "later")
+	r3 = edit(t, r3, `"doc": "Display name; 0-256 bytes."`, `"doc": "Name that people read; 0-256 bytes."`)
+
+	u2 := symbol(t, schemas.UsageV1, "Decision", "LATER")
+	u2 = symbol(t, u2, "CounterKind", "later")
+	u2 = field(t, u2, "Counter", "key", `{"name": "later_shard", "type": "int", "default": -1, "doc": "-1 to 9."}`)
+	u2 = field(t, u2, "Upstream", "duration_us", `{"name": "later_attempts", "type": "int", "default": 1, "doc": "1-9."}`)
+	u2 = field(t, u2, "UsageEvent", "refund_id", `{"name": "later_region", "type": "string", "default": "", "doc": "0-64 bytes."}`)
+	u3 := field(t, u2, "UsageEvent", "gateway_id", `{"name": "later_notes", "type": {"type": "array", "items": "string"}, "default": [], "doc": "At most 9."}`)
+
+	q2 := symbol(t, schemas.QuotaEventsV1, "EventType", "LATER")
+	q2 = field(t, q2, "QuotaEvent", "arm", `{"name": "later_balance", "type": ["null", "long"], "default": null, "doc": "0 to 2^53-1."}`)
+	q3 := field(t, q2, "QuotaEvent", "arm", `{"name": "later_mode", "default": "UNKNOWN", "doc": "Mode.", "type": {"type": "enum", "name": "LaterMode", "doc": "Modes.", "default": "UNKNOWN", "symbols": ["UNKNOWN", "enforce"]}}`)
 	return map[string][]string{rulesv1.Topic: {r2, r3}, usagev1.Topic: {u2, u3}, quotaeventsv1.Topic: {q2, q3}}
 }
 
@@ -83,12 +108,12 @@ func TestNewerReaders(t *testing.T) {
 				}
 				switch p.name {
 				case usagev1.Topic:
-					if got["region"] != "" {
-						t.Errorf("%s: region is %v, want its default", name, got["region"])
+					if got["later_region"] != "" {
+						t.Errorf("%s: later_region is %v, want its default", name, got["later_region"])
 					}
 				case rulesv1.Topic:
-					if b, ok := got["budget"]; !ok || b != nil {
-						t.Errorf("%s: budget is %v, want null", name, b)
+					if b, ok := got["later"]; !ok || b != nil {
+						t.Errorf("%s: later is %v, want null", name, b)
 					}
 				}
 			}
@@ -160,19 +185,19 @@ func TestTooOldForRules(t *testing.T) {
 		want   error
 	}{
 		{"nothing new", v2, tomorrowsRule(func(_, _ map[string]any) {}), "rule/x", rulesv1.KindRule, nil},
-		{"a kind", v2, map[string]any{"kind": "budget", "id": "x", "version": 8, "revision": 9, "changed_at": schemastest.Now, "budget": map[string]any{"tenant": "acme"}}, "budget/x", rulesv1.KindUnknown, wire.ErrSkip},
-		{"an algorithm", v2, tomorrowsRule(func(_, u map[string]any) { u["algorithm"] = "sliding_log_v2" }), "rule/x", rulesv1.KindRule, wire.ErrSetAside},
-		{"a dimension", v2, tomorrowsRule(func(_, u map[string]any) { u["subject"] = []any{"tenant", "region"} }), "rule/x", rulesv1.KindRule, wire.ErrSetAside},
-		{"a mode", v3, tomorrowsRule(func(_, u map[string]any) { u["mode"] = "sample" }), "rule/x", rulesv1.KindRule, wire.ErrSetAside},
+		{"a kind", v2, map[string]any{"kind": "later", "id": "x", "version": 8, "revision": 9, "changed_at": schemastest.Now, "later": map[string]any{"tenant": "acme"}}, "later/x", rulesv1.KindUnknown, wire.ErrSkip},
+		{"an algorithm", v2, tomorrowsRule(func(_, u map[string]any) { u["algorithm"] = "later" }), "rule/x", rulesv1.KindRule, wire.ErrSetAside},
+		{"a dimension", v2, tomorrowsRule(func(_, u map[string]any) { u["subject"] = []any{"tenant", "later"} }), "rule/x", rulesv1.KindRule, wire.ErrSetAside},
+		{"a mode", v3, tomorrowsRule(func(_, u map[string]any) { u["mode"] = "later" }), "rule/x", rulesv1.KindRule, wire.ErrSetAside},
 		{"a period's unit, of which other bounds are broken too", v2, tomorrowsRule(func(_, u map[string]any) {
 			u["kind"], u["algorithm"], u["burst"] = "quota", "quota", nil
-			u["period"] = map[string]any{"unit": "quarter", "alignment": "calendar", "count": 5000}
+			u["period"] = map[string]any{"unit": "later", "alignment": "calendar", "count": 5000}
 		}), "rule/x", rulesv1.KindRule, wire.ErrSetAside},
 		{"a selector, and a name in requires", v2, tomorrowsRule(func(r, u map[string]any) {
-			u["match"] = map[string]any{"region": "eu"}
+			u["match"] = map[string]any{"later_region": "eu"}
 			r["requires"] = []any{"match.region"}
 		}), "rule/x", rulesv1.KindRule, wire.ErrSetAside},
-		{"a symbol that breaks no rule of another kind", v2, map[string]any{"kind": "plan", "id": "x", "version": 8, "revision": 9, "changed_at": schemastest.Now, "plan": map[string]any{"fee": map[string]any{"currency": "USD", "period": "quarter"}}}, "plan/x", rulesv1.KindPlan, wire.ErrSetAside},
+		{"a symbol that breaks no rule of another kind", v2, map[string]any{"kind": "plan", "id": "x", "version": 8, "revision": 9, "changed_at": schemastest.Now, "plan": map[string]any{"fee": map[string]any{"currency": "USD", "period": "later"}}}, "plan/x", rulesv1.KindPlan, wire.ErrSetAside},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -230,7 +255,7 @@ func TestTooOldForUsage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	record["decision"], record["algorithm"] = "QUEUED", "new_one"
+	record["decision"], record["algorithm"] = "LATER", "new_one"
 	counters, ok := record["counters"].([]any)
 	if !ok || len(counters) != 1 {
 		t.Fatalf("counters are %v", record["counters"])
@@ -239,7 +264,7 @@ func TestTooOldForUsage(t *testing.T) {
 	if !ok {
 		t.Fatalf("the counter is %v", counters[0])
 	}
-	counter["kind"] = "budget"
+	counter["kind"] = "later"
 	body, err := codectest.Encode(v2, record)
 	if err != nil {
 		t.Fatal(err)
@@ -262,7 +287,7 @@ func TestTooOldForQuotaEvents(t *testing.T) {
 
 	v2 := tomorrow(t)[quotaeventsv1.Topic][0]
 	body, err := codectest.Encode(v2, map[string]any{
-		"event_id": "9f86d081884c7d659a2feaa0c55ad015", "type": "EXPIRED", "tenant_id": "acme", "ts": int64(5),
+		"event_id": "9f86d081884c7d659a2feaa0c55ad015", "type": "LATER", "tenant_id": "acme", "ts": int64(5),
 	})
 	if err != nil {
 		t.Fatal(err)

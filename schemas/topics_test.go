@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
 
 	"penstock.dev/schemas"
@@ -95,13 +96,30 @@ func (p topic) read(ctx context.Context, writer, key string, body []byte) (any, 
 	return p.made[writer](ctx, key, wire.Frame(nil, 1, body))
 }
 
-// generic reads a body without Go types of its own.
-func generic(reader, writer string, body []byte) (map[string]any, error) {
+// resolved holds the decoders that tests have asked for, by reader and writer.
+var resolved sync.Map
+
+func resolve(reader, writer string) (*codec.Decoder, error) {
+	pair := [2]string{reader, writer}
+	if d, ok := resolved.Load(pair); ok {
+		if d, ok := d.(*codec.Decoder); ok {
+			return d, nil
+		}
+	}
 	r, err := codec.NewReader(reader)
 	if err != nil {
 		return nil, err
 	}
 	d, err := r.Of(writer)
+	if err == nil {
+		resolved.Store(pair, d)
+	}
+	return d, err
+}
+
+// generic reads a body without Go types of its own.
+func generic(reader, writer string, body []byte) (map[string]any, error) {
+	d, err := resolve(reader, writer)
 	if err != nil {
 		return nil, err
 	}

@@ -19,8 +19,10 @@ import (
 //go:generate go run ../internal/gen -schema ../quota-events.v1.avsc -root Event
 
 const (
-	// Topic is the topic's name, Subject the subject of its values.
-	Topic   = "quota-events.v1"
+	// Topic is the topic's name.
+	Topic = "quota-events.v1"
+
+	// Subject is the subject of its values in the schema registry.
 	Subject = Topic + "-value"
 
 	// Partitions is how many partitions the topic is created with. Readers

@@ -23,8 +23,10 @@ import (
 //go:generate go run ../internal/gen -schema ../rules.v1.avsc -root Record
 
 const (
-	// Topic is the topic's name, Subject the subject of its values.
-	Topic   = "rules.v1"
+	// Topic is the topic's name.
+	Topic = "rules.v1"
+
+	// Subject is the subject of its values in the schema registry.
 	Subject = Topic + "-value"
 
 	// Partitions is how many partitions the topic is created with. Readers
@@ -35,10 +37,12 @@ const (
 	MaxBody = 1 << 20
 
 	// HeaderVersion names the header of a record, and of a tombstone above all,
-	// that holds its version in decimal. HeaderID names the one that holds the
-	// id of the outbox row that it came from.
+	// that holds its version in decimal.
 	HeaderVersion = "version"
-	HeaderID      = "id"
+
+	// HeaderID names the header that holds the id of the outbox row a record
+	// came from.
+	HeaderID = "id"
 )
 
 // Key returns the key of an object: its kind and id.

@@ -17,8 +17,10 @@ import (
 //go:generate go run ../internal/gen -schema ../usage.v1.avsc -root Event -ordinals -extra "Counter|Encoded []byte|What RuleTail made of this counter, or nil. AppendEvent copies it in place of the fields from Kind on. Not on the wire."
 
 const (
-	// Topic is the topic's name, Subject the subject of its values.
-	Topic   = "usage.v1"
+	// Topic is the topic's name.
+	Topic = "usage.v1"
+
+	// Subject is the subject of its values in the schema registry.
 	Subject = Topic + "-value"
 
 	// Partitions is how many partitions the topic is created with. Readers

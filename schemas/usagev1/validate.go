@@ -48,14 +48,12 @@ func (e *Event) checkIdentity(c *check.Check) {
 	c.Micros("ts", e.TS)
 	c.Range("sequence", e.Sequence, 1, maxExact)
 	c.Bytes("refund_id", e.RefundID, 0, 128)
-	switch e.Decision {
-	case DecisionRefund:
-		c.That(e.RefundID != "", "refund_id", "is missing of a REFUND")
-	case DecisionUnknown: // a newer kind of event, whose rules are its own
-	default:
-		c.That(e.RefundID == "", "refund_id", "is set and the event is no REFUND")
-		c.That(e.Decision == DecisionSettle || e.EventID == e.DecisionID, "decision_id", "is not the event_id, and the event is no correction")
+	if e.Decision == DecisionUnknown {
+		return // a newer kind of event, whose rules are its own
 	}
+	refund, correction := e.Decision == DecisionRefund, e.Decision == DecisionRefund || e.Decision == DecisionSettle
+	c.That(refund == (e.RefundID != ""), "refund_id", "is set for a REFUND and for it alone")
+	c.That(correction || e.EventID == e.DecisionID, "decision_id", "is not the event_id, and the event is no correction")
 }
 
 func (e *Event) checkDimensions(c *check.Check) {

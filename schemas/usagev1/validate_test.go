@@ -40,7 +40,9 @@ var faults = []struct {
 	{"decision", "event_id", func(e ev) { e.EventID[8] = 0 }},
 	{"refund", "decision_id", func(e ev) { e.DecisionID = usagev1.UUID{} }},
 	{"decision", "decision_id", func(e ev) { e.DecisionID = v7 }},
-	{"decision", "", func(e ev) { e.Decision, e.DecisionID = usagev1.DecisionSettle, schemastest.UUID("01998d3a-5e43-7c11-9a52-000000000000") }},
+	{"decision", "", func(e ev) {
+		e.Decision, e.DecisionID = usagev1.DecisionSettle, schemastest.UUID("01998d3a-5e43-7c11-9a52-000000000000")
+	}},
 	{"decision", "", func(e ev) { e.Decision, e.EventID, e.RefundID = usagev1.DecisionUnknown, v7, "x" }},
 	{"decision", "ts", func(e ev) { e.TS = math.MaxInt64 }},
 	{"decision", "stream_id", func(e ev) { e.StreamID = usagev1.UUID{} }},

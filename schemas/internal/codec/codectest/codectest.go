@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"sync"
 
 	hamba "github.com/hamba/avro/v2"
 	twmb "github.com/twmb/avro"
@@ -40,10 +41,26 @@ func Compatible(reader, writer string) error {
 	return nil
 }
 
+// parsed holds the schemas that twmb has parsed: tests ask for the same ones.
+var parsed sync.Map
+
+func parse(schema string) (*twmb.Schema, error) {
+	if s, ok := parsed.Load(schema); ok {
+		if s, ok := s.(*twmb.Schema); ok {
+			return s, nil
+		}
+	}
+	s, err := twmb.Parse(schema)
+	if err == nil {
+		parsed.Store(schema, s)
+	}
+	return s, err
+}
+
 // Encode returns the body of v as twmb writes it. v may be a struct or a
 // map[string]any, whose missing fields take their defaults.
 func Encode(schema string, v any) ([]byte, error) {
-	s, err := twmb.Parse(schema)
+	s, err := parse(schema)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +69,7 @@ func Encode(schema string, v any) ([]byte, error) {
 
 // JSON returns v as Avro JSON, indented.
 func JSON(schema string, v any) ([]byte, error) {
-	s, err := twmb.Parse(schema)
+	s, err := parse(schema)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +87,7 @@ func JSON(schema string, v any) ([]byte, error) {
 
 // FromJSON returns the body of a value in Avro JSON.
 func FromJSON(schema string, text []byte) ([]byte, error) {
-	s, err := twmb.Parse(schema)
+	s, err := parse(schema)
 	if err != nil {
 		return nil, err
 	}
