@@ -44,6 +44,7 @@ require (
 	golang.org/x/sys v0.50.0 // indirect
 	golang.org/x/text v0.44.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
+	penstock.dev/deploy/local v0.0.0 // indirect
 )
 
 replace (
