@@ -16,7 +16,7 @@ import (
 var (
 	// ErrRegistryNotFound reports a schema or subject the registry does not
 	// know. Asking again helps only after somebody registered it.
-	ErrRegistryNotFound = errors.New("schema registry: not found")
+	ErrRegistryNotFound error = notFound{}
 	// ErrRegistryRefused reports a schema the registry will not take: invalid,
 	// or incompatible with what the subject holds.
 	ErrRegistryRefused = errors.New("schema registry: refused")
@@ -24,6 +24,13 @@ var (
 
 // registryTimeout bounds one request to one registry.
 const registryTimeout = 5 * time.Second
+
+// notFound says so to packages that do not import this one: schemas/wire asks
+// an error for the method.
+type notFound struct{}
+
+func (notFound) Error() string  { return "schema registry: not found" }
+func (notFound) NotFound() bool { return true }
 
 // A Registry is a client of a Confluent-compatible schema registry. It keeps
 // nothing, so callers cache. It is safe for concurrent use.
