@@ -1,0 +1,123 @@
+// Package observe counts what the gate decides and answers, and how long that
+// takes. Labels are closed sets of words: no tenant, user, key, path, method or
+// id is ever one (docs/adr/0019, 0022).
+package observe
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock.dev/services/gateway/decide"
+	"penstock.dev/services/internal/rule"
+)
+
+// A Decider decides: a decide.Service, and what decorates one.
+type Decider interface {
+	Decide(ctx context.Context, q decide.Query) (decide.Decision, error)
+}
+
+// A failure is why a request got no decision: the closed set of label values.
+type failure string
+
+const (
+	costOutOfBounds failure = "cost"
+	requestIDReused failure = "request_id_reused"
+	callerGone      failure = "caller_gone"
+	otherFailure    failure = "other"
+)
+
+var (
+	outcomes = []decide.Outcome{decide.Allow, decide.Deny, decide.Blocked}
+	codes    = []decide.Code{
+		decide.RateLimited, decide.QuotaExceeded, decide.BlockedByRule, decide.StoreUnavailable, decide.CostExceedsLimit,
+	}
+	failures = []failure{costOutOfBounds, requestIDReused, callerGone, otherFailure}
+)
+
+// Decisions counts the decisions of another Decider. It is safe for concurrent
+// use.
+type Decisions struct {
+	next      Decider
+	decisions map[decide.Outcome]prometheus.Counter
+	refusals  map[decide.Code]prometheus.Counter
+	failures  map[failure]prometheus.Counter
+	fallback  prometheus.Counter
+	shadow    prometheus.Counter
+	replays   prometheus.Counter
+	seconds   prometheus.Histogram
+}
+
+// NewDecisions decorates next. Metrics go to the given registerer.
+func NewDecisions(next Decider, r prometheus.Registerer) (*Decisions, error) {
+	reg := &registry{Registerer: r}
+	d := &Decisions{
+		next: next,
+		decisions: counters(reg, "ratelimit_decisions_total",
+			"Decisions, peeks and repeats included, by outcome.", "outcome", outcomes),
+		refusals: counters(reg, "penstock_gateway_refusals_total",
+			"Decisions not to let a request pass, by the code that its answer has.", "code", codes),
+		failures: counters(reg, "penstock_gateway_undecided_total",
+			"Requests that were asked about and got no decision, by reason.", "reason", failures),
+		fallback: counter(reg, "ratelimit_redis_fallback_total",
+			"Decisions made by the rules' failure modes because the counter store did not decide."),
+		shadow: counter(reg, "penstock_gateway_shadow_refusals_total",
+			"Requests that passed and that a rule in shadow mode would have refused."),
+		replays: counter(reg, "penstock_gateway_replays_total",
+			"Decisions answered again under a request id that was known, charging nothing."),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "ratelimit_decision_latency_seconds",
+			Help:    "Time to decide: finding the rules, the counter store, and what its answer means.",
+			Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .0075, .01, .025, .05, .1, .25, .5, 1, 2.5},
+		}),
+	}
+	reg.add(d.seconds)
+	return d, reg.err
+}
+
+// Decide is the decorated Decider's.
+func (d *Decisions) Decide(ctx context.Context, q decide.Query) (decide.Decision, error) {
+	began := time.Now()
+	answer, err := d.next.Decide(ctx, q)
+	if err != nil {
+		count(d.failures, failureOf(ctx, err))
+		return answer, err
+	}
+	d.seconds.Observe(time.Since(began).Seconds())
+	count(d.decisions, answer.Outcome)
+	count(d.refusals, answer.Code)
+	if answer.Degraded {
+		d.fallback.Inc()
+	}
+	if answer.Replayed {
+		d.replays.Inc()
+	} else if answer.Outcome == decide.Allow && shadowed(answer.Limits) {
+		d.shadow.Inc()
+	}
+	return answer, nil
+}
+
+func failureOf(ctx context.Context, err error) failure {
+	switch {
+	case errors.Is(err, decide.ErrCost):
+		return costOutOfBounds
+	case errors.Is(err, decide.ErrRequestIDReused):
+		return requestIDReused
+	case ctx.Err() != nil:
+		return callerGone
+	default:
+		return otherFailure
+	}
+}
+
+// shadowed reports whether a shadow rule would have refused.
+func shadowed(limits []decide.Limit) bool {
+	for i := range limits {
+		if l := &limits[i]; l.Mode == rule.Shadow && !l.Passed && !l.Soft {
+			return true
+		}
+	}
+	return false
+}

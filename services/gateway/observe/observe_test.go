@@ -1,0 +1,254 @@
+package observe_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"penstock.dev/services/gateway/decide"
+	"penstock.dev/services/gateway/observe"
+	"penstock.dev/services/internal/rule"
+)
+
+// A scripted Decider gives one answer, after a while.
+type scripted struct {
+	decision decide.Decision
+	err      error
+	takes    time.Duration
+}
+
+func (s *scripted) Decide(context.Context, decide.Query) (decide.Decision, error) {
+	time.Sleep(s.takes) // in virtual time
+	return s.decision, s.err
+}
+
+// page is what a scraper reads.
+func page(r *prometheus.Registry) string {
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return w.Body.String()
+}
+
+// reads is the value of a series on a page, as it is written there.
+func reads(t *testing.T, page, series string) float64 {
+	t.Helper()
+	for line := range strings.Lines(page) {
+		if rest, ok := strings.CutPrefix(line, series+" "); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return v
+		}
+	}
+	t.Fatalf("no series %s on\n%s", series, page)
+	return 0
+}
+
+// TestDecisions guarantees what each kind of answer counts as, under the names
+// that dashboards know.
+func TestDecisions(t *testing.T) {
+	t.Parallel()
+
+	tests := []struct {
+		name  string
+		give  scripted
+		moves []string // series that go up by one; no other does
+	}{
+		{
+			"a pass", scripted{decision: decide.Decision{Outcome: decide.Allow}},
+			[]string{`ratelimit_decisions_total{outcome="ALLOW"}`},
+		},
+		{
+			"a refusal", scripted{decision: decide.Decision{Outcome: decide.Deny, Code: decide.RateLimited}},
+			[]string{`ratelimit_decisions_total{outcome="DENY"}`, `penstock_gateway_refusals_total{code="rate-limited"}`},
+		},
+		{
+			"a block", scripted{decision: decide.Decision{Outcome: decide.Blocked, Code: decide.BlockedByRule}},
+			[]string{`ratelimit_decisions_total{outcome="BLOCKED"}`, `penstock_gateway_refusals_total{code="blocked"}`},
+		},
+		{
+			"a degraded pass", scripted{decision: decide.Decision{Outcome: decide.Allow, Degraded: true}},
+			[]string{`ratelimit_decisions_total{outcome="ALLOW"}`, "ratelimit_redis_fallback_total"},
+		},
+		{
+			"a degraded refusal", scripted{decision: decide.Decision{Outcome: decide.Deny, Code: decide.StoreUnavailable, Degraded: true}},
+			[]string{
+				`ratelimit_decisions_total{outcome="DENY"}`, `penstock_gateway_refusals_total{code="store-unavailable"}`,
+				"ratelimit_redis_fallback_total",
+			},
+		},
+		{
+			"a pass that a shadow rule would have refused",
+			scripted{decision: decide.Decision{Outcome: decide.Allow, Limits: []decide.Limit{{Mode: rule.Shadow}}}},
+			[]string{`ratelimit_decisions_total{outcome="ALLOW"}`, "penstock_gateway_shadow_refusals_total"},
+		},
+		{
+			"a repeat", scripted{decision: decide.Decision{Outcome: decide.Allow, Replayed: true, Limits: []decide.Limit{{Mode: rule.Shadow}}}},
+			[]string{`ratelimit_decisions_total{outcome="ALLOW"}`, "penstock_gateway_replays_total"},
+		},
+		{
+			"a cost out of bounds", scripted{err: fmt.Errorf("x: %w", decide.ErrCost)},
+			[]string{`penstock_gateway_undecided_total{reason="cost"}`},
+		},
+		{
+			"a reused request id", scripted{err: fmt.Errorf("x: %w", decide.ErrRequestIDReused)},
+			[]string{`penstock_gateway_undecided_total{reason="request_id_reused"}`},
+		},
+		{
+			"anything else", scripted{err: errors.New("x")},
+			[]string{`penstock_gateway_undecided_total{reason="other"}`},
+		},
+	}
+	counts := regexp.MustCompile(`(?m)^((?:ratelimit|penstock)_\w+_total(?:\{[^}]*\})?) (\S+)$`)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+
+			r := prometheus.NewRegistry()
+			d, err := observe.NewDecisions(&tt.give, r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := d.Decide(t.Context(), decide.Query{}); !errors.Is(err, tt.give.err) {
+				t.Errorf("Decide = %v, want the decorated one's error", err)
+			}
+			want := map[string]bool{}
+			for _, s := range tt.moves {
+				want[s] = true
+			}
+			for _, m := range counts.FindAllStringSubmatch(page(r), -1) {
+				if (m[2] == "1") != want[m[1]] || m[2] != "0" && m[2] != "1" {
+					t.Errorf("%s reads %s", m[1], m[2])
+				}
+				delete(want, m[1])
+			}
+			if len(want) > 0 {
+				t.Errorf("no series %v", want)
+			}
+		})
+	}
+}
+
+// TestCallerGone guarantees that a client that went away is no failure of the
+// gate's.
+func TestCallerGone(t *testing.T) {
+	t.Parallel()
+
+	r := prometheus.NewRegistry()
+	d, err := observe.NewDecisions(&scripted{err: context.Canceled}, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _ = d.Decide(ctx, decide.Query{})
+	if got := reads(t, page(r), `penstock_gateway_undecided_total{reason="caller_gone"}`); got != 1 {
+		t.Errorf("caller_gone reads %v, want 1", got)
+	}
+}
+
+// TestLatencyIsInSeconds guarantees that the latency of a decision is exposed in
+// the unit its name says: 20 ms read 0.02.
+func TestLatencyIsInSeconds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := prometheus.NewRegistry()
+		d, err := observe.NewDecisions(&scripted{decision: decide.Decision{Outcome: decide.Allow}, takes: 20 * time.Millisecond}, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = d.Decide(t.Context(), decide.Query{})
+		p := page(r)
+		for series, want := range map[string]float64{
+			"ratelimit_decision_latency_seconds_sum":                 0.02,
+			"ratelimit_decision_latency_seconds_count":               1,
+			`ratelimit_decision_latency_seconds_bucket{le="0.01"}`:   0,
+			`ratelimit_decision_latency_seconds_bucket{le="0.025"}`:  1,
+			`ratelimit_decision_latency_seconds_bucket{le="0.0075"}`: 0,
+		} {
+			if got := reads(t, p, series); got != want {
+				t.Errorf("%s reads %v, want %v", series, got, want)
+			}
+		}
+	})
+}
+
+// TestRequestsAreInSeconds guarantees the same of requests, and under what each
+// status is counted.
+func TestRequestsAreInSeconds(t *testing.T) {
+	t.Parallel()
+
+	r := prometheus.NewRegistry()
+	q, err := observe.NewRequests(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Answered(200, 300*time.Millisecond, 250*time.Millisecond, false)
+	q.Answered(429, 2*time.Millisecond, 0, false)
+	q.Answered(502, time.Second, time.Second, true)
+	q.Answered(418, time.Millisecond, time.Millisecond, false)
+	q.Answered(101, time.Millisecond, time.Millisecond, false)
+	p := page(r)
+	for series, want := range map[string]float64{
+		`penstock_gateway_requests_total{status="2xx"}`:   1,
+		`penstock_gateway_requests_total{status="429"}`:   1,
+		`penstock_gateway_requests_total{status="502"}`:   1,
+		`penstock_gateway_requests_total{status="4xx"}`:   1,
+		`penstock_gateway_requests_total{status="other"}`: 1,
+		"penstock_gateway_answers_cut_total":              1,
+		"penstock_gateway_request_seconds_sum":            1.304,
+		"penstock_gateway_upstream_seconds_sum":           1.252,
+		"penstock_gateway_own_seconds_sum":                0.002,
+	} {
+		if got := reads(t, p, series); got < want-1e-9 || got > want+1e-9 {
+			t.Errorf("%s reads %v, want %v", series, got, want)
+		}
+	}
+}
+
+// TestFC33 guarantees that no request can add a series: after ten thousand
+// decisions and requests that differ in everything a client can choose, the
+// page is as long as before, and no value of theirs is on it.
+func TestFC33(t *testing.T) {
+	t.Parallel()
+
+	r := prometheus.NewRegistry()
+	q, err := observe.NewRequests(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := observe.NewDecisions(decide.NewService(decide.NewBook(), nil, time.Now, decide.NewID), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := strings.Count(page(r), "\n")
+	for i := range 10_000 {
+		id := fmt.Sprintf("chosen-%d", i)
+		if _, err := d.Decide(t.Context(), decide.Query{
+			RequestID: id, Tenant: id, Application: id, User: id, APIKey: id, Service: id, Method: id, Path: "/" + id,
+			Labels: map[string]string{id: id},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		q.Answered(100+i, time.Millisecond, 0, false)
+	}
+	after := page(r)
+	if lines := strings.Count(after, "\n"); lines != before || strings.Contains(after, "chosen") {
+		t.Errorf("%d lines, then %d", before, lines)
+	}
+	if got := reads(t, after, `ratelimit_decisions_total{outcome="ALLOW"}`); got != 10_000 {
+		t.Errorf("%v decisions counted, want 10000", got)
+	}
+}

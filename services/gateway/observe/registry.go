@@ -1,0 +1,52 @@
+package observe
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// A registry registers and collects the errors.
+type registry struct {
+	prometheus.Registerer
+	err error
+}
+
+func (r *registry) add(c prometheus.Collector) {
+	r.err = errors.Join(r.err, r.Register(c))
+}
+
+func counter(r *registry, name, help string) prometheus.Counter {
+	c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	r.add(c)
+	return c
+}
+
+// counters makes a counter for every value that a label can have, so that each
+// reads 0 before it has counted and none is ever added.
+func counters[T ~string](r *registry, name, help, label string, values []T) map[T]prometheus.Counter {
+	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+	r.add(vec)
+	all := make(map[T]prometheus.Counter, len(values))
+	for _, v := range values {
+		all[v] = vec.WithLabelValues(string(v))
+	}
+	return all
+}
+
+// count adds one under a value that is one of the set; other values, a pass's
+// empty code among them, are not counted.
+func count[T ~string](set map[T]prometheus.Counter, value T) {
+	if c, ok := set[value]; ok {
+		c.Inc()
+	}
+}
+
+func histogram(r *registry, name, help string) prometheus.Histogram {
+	h := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: name, Help: help,
+		Buckets: []float64{.0005, .001, .0025, .005, .0075, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60},
+	})
+	r.add(h)
+	return h
+}
