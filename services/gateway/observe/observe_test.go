@@ -67,23 +67,28 @@ func TestDecisions(t *testing.T) {
 		moves []string // series that go up by one; no other does
 	}{
 		{
-			"a pass", scripted{decision: decide.Decision{Outcome: decide.Allow}},
+			"a pass",
+			scripted{decision: decide.Decision{Outcome: decide.Allow}},
 			[]string{`ratelimit_decisions_total{outcome="ALLOW"}`},
 		},
 		{
-			"a refusal", scripted{decision: decide.Decision{Outcome: decide.Deny, Code: decide.RateLimited}},
+			"a refusal",
+			scripted{decision: decide.Decision{Outcome: decide.Deny, Code: decide.RateLimited}},
 			[]string{`ratelimit_decisions_total{outcome="DENY"}`, `penstock_gateway_refusals_total{code="rate-limited"}`},
 		},
 		{
-			"a block", scripted{decision: decide.Decision{Outcome: decide.Blocked, Code: decide.BlockedByRule}},
+			"a block",
+			scripted{decision: decide.Decision{Outcome: decide.Blocked, Code: decide.BlockedByRule}},
 			[]string{`ratelimit_decisions_total{outcome="BLOCKED"}`, `penstock_gateway_refusals_total{code="blocked"}`},
 		},
 		{
-			"a degraded pass", scripted{decision: decide.Decision{Outcome: decide.Allow, Degraded: true}},
+			"a degraded pass",
+			scripted{decision: decide.Decision{Outcome: decide.Allow, Degraded: true}},
 			[]string{`ratelimit_decisions_total{outcome="ALLOW"}`, "ratelimit_redis_fallback_total"},
 		},
 		{
-			"a degraded refusal", scripted{decision: decide.Decision{Outcome: decide.Deny, Code: decide.StoreUnavailable, Degraded: true}},
+			"a degraded refusal",
+			scripted{decision: decide.Decision{Outcome: decide.Deny, Code: decide.StoreUnavailable, Degraded: true}},
 			[]string{
 				`ratelimit_decisions_total{outcome="DENY"}`, `penstock_gateway_refusals_total{code="store-unavailable"}`,
 				"ratelimit_redis_fallback_total",
@@ -95,19 +100,23 @@ func TestDecisions(t *testing.T) {
 			[]string{`ratelimit_decisions_total{outcome="ALLOW"}`, "penstock_gateway_shadow_refusals_total"},
 		},
 		{
-			"a repeat", scripted{decision: decide.Decision{Outcome: decide.Allow, Replayed: true, Limits: []decide.Limit{{Mode: rule.Shadow}}}},
+			"a repeat",
+			scripted{decision: decide.Decision{Outcome: decide.Allow, Replayed: true, Limits: []decide.Limit{{Mode: rule.Shadow}}}},
 			[]string{`ratelimit_decisions_total{outcome="ALLOW"}`, "penstock_gateway_replays_total"},
 		},
 		{
-			"a cost out of bounds", scripted{err: fmt.Errorf("x: %w", decide.ErrCost)},
+			"a cost out of bounds",
+			scripted{err: fmt.Errorf("x: %w", decide.ErrCost)},
 			[]string{`penstock_gateway_undecided_total{reason="cost"}`},
 		},
 		{
-			"a reused request id", scripted{err: fmt.Errorf("x: %w", decide.ErrRequestIDReused)},
+			"a reused request id",
+			scripted{err: fmt.Errorf("x: %w", decide.ErrRequestIDReused)},
 			[]string{`penstock_gateway_undecided_total{reason="request_id_reused"}`},
 		},
 		{
-			"anything else", scripted{err: errors.New("x")},
+			"anything else",
+			scripted{err: errors.New("x")},
 			[]string{`penstock_gateway_undecided_total{reason="other"}`},
 		},
 	}
