@@ -1,6 +1,7 @@
 package estate
 
 import (
+	"cmp"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -99,7 +100,7 @@ func (e *Estate) awaitKey(ctx context.Context, secret string) error {
 			}
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("the sample catalogue has not reached %s within %v: it answers %+v (%w)", d.URL, enforced, got, err)
+				return fmt.Errorf("the sample catalogue has not reached %s within %v: %w", d.URL, enforced, cmp.Or(err, fmt.Errorf("it answers %+v", got)))
 			case <-tick.C:
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -107,6 +108,9 @@ func aptInstall(ctx context.Context, run Run, names []string) error {
 	if err != nil {
 		return fmt.Errorf("debian: %w", err)
 	}
+	// Once begun it is finished, also by Ctrl-C: packages that are installed by
+	// half keep every later installation from working.
+	ctx = context.WithoutCancel(ctx)
 	err = apt(ctx, "update")
 	if err == nil {
 		err = apt(ctx, append([]string{"install", "-y", "--no-install-recommends"}, names...)...)
@@ -121,6 +125,7 @@ func aptInstall(ctx context.Context, run Run, names []string) error {
 func apt(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-q", "-o", "DPkg::Lock::Timeout=300"}, args...)...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C.UTF-8")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.CombinedOutput()
 	if err == nil {
 		return nil

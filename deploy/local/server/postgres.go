@@ -123,7 +123,7 @@ func initPostgres(ctx context.Context, bin, data string, run Run) error {
 		return err
 	}
 	building := data + ".new"
-	if err := os.RemoveAll(building); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(data), 0o755), os.RemoveAll(building)); err != nil {
 		return err
 	}
 	if err := copyTree(template, building); err != nil {

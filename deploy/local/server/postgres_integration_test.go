@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -28,8 +29,8 @@ func psql(t *testing.T, url, sql string) string {
 func TestIntegrationPostgresLives(t *testing.T) {
 	t.Parallel()
 
-	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory needs its x bits
+	dir := filepath.Join(t.TempDir(), "postgres")
+	if err := os.Chmod(filepath.Dir(dir), 0o700); err != nil { //nolint:gosec // a directory needs its x bits
 		t.Fatal(err)
 	}
 	p, err := server.StartPostgres(t.Context(), dir, server.PostgresOptions{

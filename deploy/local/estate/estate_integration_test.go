@@ -1,0 +1,131 @@
+//go:build integration
+
+package estate_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"penstock.dev/deploy/local/estate"
+	"penstock.dev/deploy/local/server"
+)
+
+// pids reads the pid files of an estate.
+func pids(t *testing.T, dir string) map[string]int {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		found[strings.TrimSuffix(filepath.Base(file), ".pid")] = pid
+	}
+	return found
+}
+
+// get asks as acme and returns the status.
+func get(t *testing.T, e *estate.Estate, url string) int {
+	t.Helper()
+	keys, err := e.Keys()
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-API-Key", keys["ACME_KEY"])
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode
+}
+
+// TestIntegrationUpIsIdempotent guarantees what people rely on when they call
+// make up and make down again and again: nothing that runs is touched, what was
+// killed comes back in its place, the variables of the first call hold, data and
+// keys survive a stop, and afterwards nothing is left running.
+func TestIntegrationUpIsIdempotent(t *testing.T) {
+	dir := t.TempDir()
+	start := estate.Start{Dir: dir, Detach: true, Volatile: true, Say: func(s string) { t.Log(s) }}
+	t.Cleanup(func() {
+		if _, err := estate.Down(context.WithoutCancel(t.Context()), dir, nil); err != nil {
+			t.Error(err)
+		}
+	})
+	up := func(o estate.Options) *estate.Estate {
+		t.Helper()
+		e, err := estate.Up(t.Context(), start, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+
+	first := up(estate.Options{Gateways: 2, Samples: true})
+	running := pids(t, dir)
+	for _, name := range []string{"redis", "postgres", "kafka", "sample", "rule-admin", "outbox-relay", "gateway", "gateway-2"} {
+		if running[name] == 0 {
+			t.Errorf("no pid file of %s", name)
+		}
+	}
+	for _, url := range []string{first.Env["GATEWAY_URL"], first.Env["GATEWAY_URL_2"]} {
+		if got := get(t, first, url+"/search/v1/search?q=tea"); got != http.StatusOK {
+			t.Errorf("a request to %s as acme is answered %d", url, got)
+		}
+	}
+
+	victim, err := server.Identify(running["gateway"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(victim.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	second := up(estate.Options{Gateways: 1, Samples: true})
+	for name, pid := range pids(t, dir) {
+		if (pid != running[name]) != (name == "gateway") {
+			t.Errorf("%s had pid %d and has %d; only the gateway was killed", name, running[name], pid)
+		}
+	}
+	if second.Env["GATEWAY_URL_2"] == "" || second.Env["GATEWAY_URL"] != first.Env["GATEWAY_URL"] {
+		t.Errorf("the second call made another estate: %v", second.Env)
+	}
+
+	stopped, err := estate.Down(t.Context(), dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(stopped) != len(running) || len(pids(t, dir)) > 0 {
+		t.Errorf("Down stopped %v of %v and left %v", stopped, running, pids(t, dir))
+	}
+	if stopped, err := estate.Down(t.Context(), dir, nil); err != nil || len(stopped) > 0 {
+		t.Errorf("the second Down stopped %v, %v", stopped, err)
+	}
+
+	third := up(estate.Options{Gateways: 1, Samples: true})
+	if got := get(t, third, third.Env["GATEWAY_URL"]+"/search/v1/search?q=tea"); got != http.StatusOK {
+		t.Errorf("after a stop the old key is answered %d", got)
+	}
+}
