@@ -55,25 +55,36 @@ func NewDecisions(next Decider, r prometheus.Registerer) (*Decisions, error) {
 	reg := &registry{Registerer: r}
 	d := &Decisions{
 		next: next,
-		decisions: counters(reg, "ratelimit_decisions_total",
-			"Decisions, peeks and repeats included, by outcome.", "outcome", outcomes),
-		refusals: counters(reg, "penstock_gateway_refusals_total",
-			"Decisions not to let a request pass, by the code that its answer has.", "code", codes),
-		failures: counters(reg, "penstock_gateway_undecided_total",
-			"Requests that were asked about and got no decision, by reason.", "reason", failures),
-		fallback: counter(reg, "ratelimit_redis_fallback_total",
-			"Decisions made by the rules' failure modes because the counter store did not decide."),
-		shadow: counter(reg, "penstock_gateway_shadow_refusals_total",
-			"Requests that passed and that a rule in shadow mode would have refused."),
-		replays: counter(reg, "penstock_gateway_replays_total",
-			"Decisions answered again under a request id that was known, charging nothing."),
-		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+		decisions: counters(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ratelimit_decisions_total",
+			Help: "Decisions, peeks and repeats included, by outcome.",
+		}, []string{"outcome"}), outcomes),
+		refusals: counters(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "penstock_gateway_refusals_total",
+			Help: "Decisions not to let a request pass, by the code that its answer has.",
+		}, []string{"code"}), codes),
+		failures: counters(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "penstock_gateway_undecided_total",
+			Help: "Requests that were asked about and got no decision, by reason.",
+		}, []string{"reason"}), failures),
+		fallback: counter(reg, prometheus.CounterOpts{
+			Name: "ratelimit_redis_fallback_total",
+			Help: "Decisions made by the rules' failure modes because the counter store did not decide.",
+		}),
+		shadow: counter(reg, prometheus.CounterOpts{
+			Name: "penstock_gateway_shadow_refusals_total",
+			Help: "Requests that passed and that a rule in shadow mode would have refused.",
+		}),
+		replays: counter(reg, prometheus.CounterOpts{
+			Name: "penstock_gateway_replays_total",
+			Help: "Decisions answered again under a request id that was known, charging nothing.",
+		}),
+		seconds: histogram(reg, prometheus.HistogramOpts{
 			Name:    "ratelimit_decision_latency_seconds",
 			Help:    "Time to decide: finding the rules, the counter store, and what its answer means.",
 			Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .0075, .01, .025, .05, .1, .25, .5, 1, 2.5},
 		}),
 	}
-	reg.add(d.seconds)
 	return d, reg.err
 }
 

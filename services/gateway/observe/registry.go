@@ -16,16 +16,15 @@ func (r *registry) add(c prometheus.Collector) {
 	r.err = errors.Join(r.err, r.Register(c))
 }
 
-func counter(r *registry, name, help string) prometheus.Counter {
-	c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+func counter(r *registry, opts prometheus.CounterOpts) prometheus.Counter {
+	c := prometheus.NewCounter(opts)
 	r.add(c)
 	return c
 }
 
 // counters makes a counter for every value that a label can have, so that each
 // reads 0 before it has counted and none is ever added.
-func counters[T ~string](r *registry, name, help, label string, values []T) map[T]prometheus.Counter {
-	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+func counters[T ~string](r *registry, vec *prometheus.CounterVec, values []T) map[T]prometheus.Counter {
 	r.add(vec)
 	all := make(map[T]prometheus.Counter, len(values))
 	for _, v := range values {
@@ -42,11 +41,8 @@ func count[T ~string](set map[T]prometheus.Counter, value T) {
 	}
 }
 
-func histogram(r *registry, name, help string) prometheus.Histogram {
-	h := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: name, Help: help,
-		Buckets: []float64{.0005, .001, .0025, .005, .0075, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60},
-	})
+func histogram(r *registry, opts prometheus.HistogramOpts) prometheus.Histogram {
+	h := prometheus.NewHistogram(opts)
 	r.add(h)
 	return h
 }

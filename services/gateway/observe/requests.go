@@ -19,6 +19,9 @@ var statuses = map[int]answer{
 	400: "400", 401: "401", 403: "403", 404: "404", 429: "429", 499: "499", 502: "502", 503: "503", 504: "504",
 }
 
+// buckets are in seconds.
+var buckets = []float64{.0005, .001, .0025, .005, .0075, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60}
+
 // Requests counts the requests that came to the data port for an upstream. It
 // is safe for concurrent use.
 type Requests struct {
@@ -33,17 +36,26 @@ type Requests struct {
 func NewRequests(r prometheus.Registerer) (*Requests, error) {
 	reg := &registry{Registerer: r}
 	q := &Requests{
-		total: counters(reg, "penstock_gateway_requests_total",
-			"Requests on the data port for an upstream, by the status they were answered or its class; 499: the client went away.",
-			"status", answers),
-		cut: counter(reg, "penstock_gateway_answers_cut_total",
-			"Answers that ended early, by the upstream's fault or because the gateway was closing."),
-		seconds: histogram(reg, "penstock_gateway_request_seconds",
-			"From a request's headers to the end of its answer."),
-		upstream: histogram(reg, "penstock_gateway_upstream_seconds",
-			"Waiting for an upstream's headers, or its failure; requests that were forwarded only."),
-		own: histogram(reg, "penstock_gateway_own_seconds",
-			"The whole time of requests that were answered without an upstream, refusals above all."),
+		total: counters(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "penstock_gateway_requests_total",
+			Help: "Requests on the data port for an upstream, by the status they were answered or its class; 499: the client went away.",
+		}, []string{"status"}), answers),
+		cut: counter(reg, prometheus.CounterOpts{
+			Name: "penstock_gateway_answers_cut_total",
+			Help: "Answers that ended early, by the upstream's fault or because the gateway was closing.",
+		}),
+		seconds: histogram(reg, prometheus.HistogramOpts{
+			Name: "penstock_gateway_request_seconds", Buckets: buckets,
+			Help: "From a request's headers to the end of its answer.",
+		}),
+		upstream: histogram(reg, prometheus.HistogramOpts{
+			Name: "penstock_gateway_upstream_seconds", Buckets: buckets,
+			Help: "Waiting for an upstream's headers, or its failure; requests that were forwarded only.",
+		}),
+		own: histogram(reg, prometheus.HistogramOpts{
+			Name: "penstock_gateway_own_seconds", Buckets: buckets,
+			Help: "The whole time of requests that were answered without an upstream, refusals above all.",
+		}),
 	}
 	return q, reg.err
 }

@@ -92,28 +92,40 @@ func newMetrics(registerer prometheus.Registerer, r *Rules) (*metrics, error) {
 
 // gauges are read off the state when they are asked for.
 func (r *Rules) gauges() []prometheus.Collector {
-	gauge := func(name, help string, value func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "penstock_gateway_" + name, Help: help}, value)
-	}
 	list := []prometheus.Collector{
-		gauge("rules_revision", "Highest revision of rules.v1 that is in force.", func() float64 {
-			return float64(r.book.Current().Revision())
-		}),
-		gauge("rules_set_aside", "Keys whose newest record is set aside.", r.locked(func() float64 { return float64(len(r.stage.aside)) })),
-		gauge("rules_missing", "Keys whose newest record is set aside and of which no good one is known; not ready while above 0.",
-			r.locked(func() float64 { return float64(len(r.missing())) })),
-		gauge("rules_stalled", "1 while a record waits for the schema registry, else 0.",
-			r.locked(func() float64 { return truth(r.stalled != nil) })),
-		gauge("rules_caught_up", "1 once rules.v1 was read to the end it had at the start, else 0.",
-			r.locked(func() float64 { return truth(r.caughtUp) })),
-		gauge("snapshot_serving", "1 while decisions are made from the snapshot on disk, else 0.",
-			r.locked(func() float64 { return truth(r.cold) })),
-		gauge("snapshot_timestamp_seconds", "When the snapshot on disk was taken, as a Unix time; 0: there is none.",
-			r.locked(func() float64 { return seconds(r.saved) })),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "penstock_gateway_rules_revision",
+			Help: "Highest revision of rules.v1 that is in force.",
+		}, func() float64 { return float64(r.book.Current().Revision()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "penstock_gateway_rules_set_aside",
+			Help: "Keys whose newest record is set aside.",
+		}, r.locked(func() float64 { return float64(len(r.stage.aside)) })),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "penstock_gateway_rules_missing",
+			Help: "Keys whose newest record is set aside and of which no good one is known; not ready while above 0.",
+		}, r.locked(func() float64 { return float64(len(r.missing())) })),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "penstock_gateway_rules_stalled",
+			Help: "1 while a record waits for the schema registry, else 0.",
+		}, r.locked(func() float64 { return truth(r.stalled != nil) })),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "penstock_gateway_rules_caught_up",
+			Help: "1 once rules.v1 was read to the end it had at the start, else 0.",
+		}, r.locked(func() float64 { return truth(r.caughtUp) })),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "penstock_gateway_snapshot_serving",
+			Help: "1 while decisions are made from what was in force before and not from rules.v1, else 0.",
+		}, r.locked(func() float64 { return truth(r.cold) })),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "penstock_gateway_snapshot_timestamp_seconds",
+			Help: "When the snapshot on disk was taken, as a Unix time; 0: there is none.",
+		}, r.locked(func() float64 { return seconds(r.saved) })),
 	}
 	for _, k := range []decide.Kind{decide.TenantKind, decide.KeyKind, decide.ServiceKind, decide.EndpointKind, decide.RuleKind} {
 		list = append(list, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "penstock_gateway_rules_objects", Help: "Objects in force, by kind; disabled rules are not.",
+			Name:        "penstock_gateway_rules_objects",
+			Help:        "Objects in force, by kind; disabled rules are not.",
 			ConstLabels: prometheus.Labels{"kind": string(k)},
 		}, func() float64 { return float64(r.book.Current().Count(k)) }))
 	}
