@@ -38,7 +38,7 @@ func (x *exchange) preflight() bool {
 		}
 		h.Set("Access-Control-Max-Age", preflightAge)
 	}
-	linger(&x.out, x.in)
+	x.discard()
 	x.out.WriteHeader(http.StatusNoContent)
 	return true
 }

@@ -51,11 +51,11 @@ func (x *exchange) forward() {
 		Rewrite:   func(pr *httputil.ProxyRequest) { x.rewrite(pr, up) },
 		ModifyResponse: func(res *http.Response) error {
 			x.upstream, x.waited = res.StatusCode, time.Since(sent)
-			return x.receive(res, w)
+			return x.receive(res, w, body)
 		},
 		ErrorHandler: func(_ http.ResponseWriter, out *http.Request, err error) {
 			x.waited = time.Since(sent)
-			x.fail(out.Context(), body, err)
+			x.fail(context.Cause(out.Context()), body.stop(rc), err)
 		},
 		FlushInterval: -1,
 		BufferPool:    &buffers,
@@ -63,21 +63,23 @@ func (x *exchange) forward() {
 	}
 	w.start()
 	x.cut = true // unless ServeHTTP returns, which it does not when a body ends early
-	defer x.settle(w, ctx, body)
+	defer func() { x.settle(w, context.Cause(ctx), body) }()
 	proxy.ServeHTTP(&x.out, out)
 	x.cut = false
 }
 
 // settle ends the watch and leaves the client's connection as the server
-// expects it.
-func (x *exchange) settle(w *watch, ctx context.Context, body *upload) {
-	cause := context.Cause(ctx)
+// expects it. Cause is why the exchange was ended early, if it was.
+func (x *exchange) settle(w *watch, cause error, body *upload) {
 	w.stop()
 	if x.cut {
 		x.gone = x.out.failed || errors.Is(cause, errClientStalled) || errors.Is(cause, context.Canceled)
 	}
-	if unread, _ := body.state(); unread && cause == nil {
-		linger(&x.out, x.in)
+	if body.unread() {
+		_ = body.stop(w.client)
+		if !x.cut {
+			_ = w.client.SetReadDeadline(time.Now().Add(lingerTime))
+		}
 	}
 	if x.in.ProtoMajor == 1 { // for what is still buffered; the server sets its own for the next request
 		_ = w.client.SetWriteDeadline(time.Now().Add(x.gate.cfg.ClientTimeout))
@@ -103,7 +105,7 @@ func (x *exchange) rewrite(pr *httputil.ProxyRequest, up *upstream) {
 
 // receive adds the gate's headers to the upstream's answer and puts its body
 // under watch.
-func (x *exchange) receive(res *http.Response, w *watch) error {
+func (x *exchange) receive(res *http.Response, w *watch, body *upload) error {
 	if x.decided && len(x.decision.Limits) > 0 || x.decision.Degraded {
 		for _, name := range limitHeaders {
 			delete(res.Header, name)
@@ -113,6 +115,7 @@ func (x *exchange) receive(res *http.Response, w *watch) error {
 		delete(res.Header, "Access-Control-Allow-Origin")
 		delete(res.Header, "Access-Control-Allow-Credentials")
 	}
+	delete(res.Header, http.CanonicalHeaderKey(degradedHeader))
 	x.dress(res.Header)
 	w.streams()
 	if res.StatusCode == http.StatusSwitchingProtocols {
@@ -120,6 +123,9 @@ func (x *exchange) receive(res *http.Response, w *watch) error {
 			res.Body = &tunnel{rwc, w}
 		}
 		return nil
+	}
+	if body.unread() { // an answer that did not wait for the request is the connection's last
+		x.last(res.Header)
 	}
 	res.Body = &download{res.Body, w}
 	return nil
@@ -145,12 +151,11 @@ var (
 )
 
 // fail answers when the upstream did not, if anybody is left to be answered.
-func (x *exchange) fail(ctx context.Context, body *upload, err error) {
-	cause := context.Cause(ctx)
-	unread, broken := body.state()
-	if unread { // a read that is under way would hold the answer back
-		_ = http.NewResponseController(&x.out).SetReadDeadline(aLongTimeAgo)
-		x.out.Header().Set("Connection", "close")
+// Cause is why the exchange was ended, if it was; broken, why the request's body
+// ended early, if it did; err, what the transport says.
+func (x *exchange) fail(cause, broken, err error) {
+	if broken != nil || cause != nil {
+		x.last(x.out.Header())
 	}
 	var timeout net.Error
 	switch {
@@ -174,13 +179,38 @@ func (x *exchange) fail(ctx context.Context, body *upload, err error) {
 	}
 }
 
-// linger bounds how long the server waits for the rest of a body that nobody
-// reads, before it gives the connection up.
-func linger(w http.ResponseWriter, r *http.Request) {
-	if r.Body != nil && r.Body != http.NoBody {
-		rc := http.NewResponseController(w)
-		_ = rc.EnableFullDuplex()
-		_ = rc.SetReadDeadline(time.Now().Add(time.Second))
+const (
+	discardTime = 500 * time.Millisecond // for a small body that nobody wants to arrive
+	maxDiscard  = 64 << 10               // bytes that such a body may have
+	lingerTime  = time.Second            // for the rest of a body before its connection is closed
+)
+
+// discard reads the body of a request that is refused, so that its connection
+// can be used again. A body that is large, slow or of unknown length costs the
+// connection: what is left of it must never be read as the next request.
+func (x *exchange) discard() {
+	r := x.in
+	if r.ProtoMajor != 1 || r.Body == nil || r.Body == http.NoBody {
+		return
+	}
+	rc := http.NewResponseController(&x.out)
+	_ = rc.EnableFullDuplex() // the server would wait for the body, for ever
+	if r.ContentLength >= 0 && r.ContentLength <= maxDiscard && r.Header.Get("Expect") == "" {
+		_ = rc.SetReadDeadline(time.Now().Add(discardTime))
+		if n, err := io.Copy(io.Discard, r.Body); err == nil && n == r.ContentLength {
+			_ = rc.SetReadDeadline(time.Time{})
+			return
+		}
+	}
+	_ = rc.SetReadDeadline(time.Now().Add(lingerTime))
+	_ = rc.SetWriteDeadline(time.Now().Add(x.gate.cfg.ClientTimeout))
+	x.last(x.out.Header())
+}
+
+// last makes the answer the last one on its connection.
+func (x *exchange) last(h http.Header) {
+	if x.in.ProtoMajor == 1 {
+		h.Set("Connection", "close")
 	}
 }
 

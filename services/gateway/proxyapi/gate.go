@@ -80,7 +80,7 @@ func New(cfg Config, deps Deps) *Gate {
 // ServeHTTP answers one request of the data port.
 func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !g.busy.TryRLock() {
-		w.Header().Set("Connection", "close")
+		w.Header().Set("Connection", "close") // on HTTP/2: no further streams
 		refuse(w, r, closing)
 		return
 	}
@@ -235,7 +235,7 @@ func (x *exchange) refuse(p *problem) {
 
 // turnAway refuses a request whose body nobody has begun to read.
 func (x *exchange) turnAway(p *problem) {
-	linger(&x.out, x.in)
+	x.discard()
 	x.refuse(p)
 }
 

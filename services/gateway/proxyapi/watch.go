@@ -15,6 +15,7 @@ var (
 	errUpstreamSilent = errors.New("the upstream fell silent")
 	errClientSlow     = errors.New("the client did not send its request in time")
 	errClientStalled  = errors.New("the client does not take its answer")
+	errStopped        = errors.New("the body is not read any more")
 )
 
 // aLongTimeAgo is a deadline that has passed.
@@ -73,8 +74,8 @@ func (w *watch) streaming() bool {
 	return w.stream
 }
 
-// ring ends the exchange, unless the clock was set anew while it rang. A party
-// that is blocked in a read or write of the client's connection is woken.
+// ring ends the exchange, unless the clock was set anew while it rang. What is
+// blocked on the client's connection is woken: the transport waits for it.
 func (w *watch) ring() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -104,43 +105,71 @@ type upload struct {
 	body io.ReadCloser
 	w    *watch
 
-	mu   sync.Mutex
-	done bool
-	err  error // why the client's body ended early
+	reading sync.Mutex // held while the client's connection is read
+
+	mu      sync.Mutex
+	whole   bool  // it has been read to its end
+	stopped bool  // it is not read any more
+	broken  error // why the client's part of it ended early
 }
 
+// Read implements io.Reader.
 func (u *upload) Read(p []byte) (int, error) {
+	u.reading.Lock()
+	defer u.reading.Unlock()
+	u.mu.Lock()
+	stopped := u.stopped
+	u.mu.Unlock()
+	if stopped {
+		return 0, errStopped
+	}
 	if !u.w.streaming() {
 		u.w.expect(u.w.patient, errClientSlow)
 	}
 	n, err := u.body.Read(p)
-	if err != nil {
-		u.mu.Lock()
-		u.done = true
-		if !errors.Is(err, io.EOF) {
-			u.err = err
-		}
-		u.mu.Unlock()
-	}
 	if u.w.streaming() {
 		u.w.expect(u.w.idle, errUpstreamSilent)
 	} else {
 		u.w.expect(u.w.slow, errUpstreamSlow)
 	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case errors.Is(err, io.EOF):
+		u.whole = true
+	case err != nil && !u.stopped:
+		u.broken = err
+	}
 	return n, err
 }
 
+// Close implements io.Closer.
 func (u *upload) Close() error { return u.body.Close() }
 
-// unread reports whether the client may still be sending; broken is why it
-// stopped early.
-func (u *upload) state() (unread bool, broken error) {
+// unread reports whether the client may still be sending. A nil upload is the
+// body of a request without one.
+func (u *upload) unread() bool {
 	if u == nil {
-		return false, nil
+		return false
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return !u.done, u.err
+	return !u.whole
+}
+
+// stop ends all reading, now: the server answers nothing while its connection
+// is being read. It returns why the client's part ended early, if it did.
+func (u *upload) stop(client *http.ResponseController) (broken error) {
+	if !u.unread() {
+		return nil
+	}
+	u.mu.Lock()
+	u.stopped = true
+	u.mu.Unlock()
+	_ = client.SetReadDeadline(aLongTimeAgo)
+	u.reading.Lock()
+	defer u.reading.Unlock()
+	return u.broken
 }
 
 // A download is the body of an answer on its way to the client. Between two
