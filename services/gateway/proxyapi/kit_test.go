@@ -33,7 +33,7 @@ var t0 = time.Date(2026, 11, 30, 23, 0, 0, 0, time.UTC)
 // by the model on a clock that only tests move.
 type gate struct {
 	*proxyapi.Gate
-	t    *testing.T
+	t    testing.TB
 	book *decide.Book
 
 	mu        sync.Mutex
@@ -44,7 +44,7 @@ type gate struct {
 	exchanges chan proxyapi.Exchange
 }
 
-func newGate(t *testing.T, cfg proxyapi.Config) *gate {
+func newGate(t testing.TB, cfg proxyapi.Config) *gate {
 	t.Helper()
 	g := &gate{t: t, book: decide.NewBook(), now: t0, state: limit.NewState(), exchanges: make(chan proxyapi.Exchange, 100_000)}
 	g.Gate = proxyapi.New(cfg, g.deps())
@@ -164,7 +164,7 @@ func (g *gate) exchange() proxyapi.Exchange {
 }
 
 // receive takes from a channel, or fails the test.
-func receive[T any](t *testing.T, c <-chan T) (v T) {
+func receive[T any](t testing.TB, c <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-c:
@@ -204,7 +204,7 @@ type problem struct {
 }
 
 // refused checks that an answer is a problem of that status and code.
-func refused(t *testing.T, status int, h http.Header, body string, want int, code string) (p problem) {
+func refused(t testing.TB, status int, h http.Header, body string, want int, code string) (p problem) {
 	t.Helper()
 	dec := json.NewDecoder(strings.NewReader(body))
 	dec.DisallowUnknownFields()

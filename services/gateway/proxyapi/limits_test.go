@@ -1,0 +1,302 @@
+package proxyapi_test
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock.dev/services/gateway/decide"
+	"penstock.dev/services/gateway/proxyapi"
+	"penstock.dev/services/internal/rule"
+)
+
+// An item is a member of a structured field list: a string with integer
+// parameters.
+type item struct {
+	name   string
+	params map[string]int64
+}
+
+// parseList reads a structured field list (RFC 9651) of strings with integer
+// parameters, as strictly as the RFC does.
+func parseList(s string) (items []item, err error) {
+	for {
+		var it item
+		if it, s, err = parseItem(s); err != nil {
+			return nil, err
+		}
+		items = append(items, it)
+		if s = strings.TrimLeft(s, " \t"); s == "" {
+			return items, nil
+		}
+		if s[0] != ',' {
+			return nil, fmt.Errorf("want a comma at %q", s)
+		}
+		if s = strings.TrimLeft(s[1:], " \t"); s == "" {
+			return nil, fmt.Errorf("a comma at the end")
+		}
+	}
+}
+
+func parseItem(s string) (it item, rest string, err error) {
+	it.params = map[string]int64{}
+	if s == "" || s[0] != '"' {
+		return it, s, fmt.Errorf("want a string at %q", s)
+	}
+	for i := 1; ; i++ {
+		switch {
+		case i >= len(s) || s[i] < ' ' || s[i] > '~':
+			return it, s, fmt.Errorf("bad string in %q", s)
+		case s[i] == '\\':
+			i++
+			if i >= len(s) || s[i] != '"' && s[i] != '\\' {
+				return it, s, fmt.Errorf("bad escape in %q", s)
+			}
+			it.name += s[i : i+1]
+			continue
+		case s[i] != '"':
+			it.name += s[i : i+1]
+			continue
+		}
+		s = s[i+1:]
+		break
+	}
+	for strings.HasPrefix(s, ";") {
+		key, after, ok := strings.Cut(strings.TrimLeft(s[1:], " "), "=")
+		if !ok || key == "" || strings.Trim(key, "abcdefghijklmnopqrstuvwxyz") != "" {
+			return it, s, fmt.Errorf("bad parameter in %q", s)
+		}
+		digits := after[:len(after)-len(strings.TrimLeft(after, "0123456789"))]
+		n, err := strconv.ParseInt(digits, 10, 64)
+		if err != nil || len(digits) > 15 {
+			return it, s, fmt.Errorf("bad integer in %q", s)
+		}
+		it.params[key], s = n, after[len(digits):]
+	}
+	return it, s, nil
+}
+
+// TestLimits guarantees the headers of an answer: the tightest limit for
+// today's clients, all of them as structured fields for tomorrow's, times in
+// whole seconds rounded up, and no rule in shadow.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	d := decide.Decision{Limits: []decide.Limit{
+		{RuleID: "burst", Kind: rule.Rate, Mode: rule.Enforce, Limit: 30, Remaining: 2, Reset: 1400 * time.Millisecond, Window: time.Minute},
+		{RuleID: "month", Kind: rule.Quota, Mode: rule.Enforce, Limit: 1000, Remaining: 2, Reset: 24 * time.Hour, Window: 30 * 24 * time.Hour},
+		{RuleID: "none", Kind: rule.Quota, Mode: rule.Enforce, Limit: rule.Unlimited, Remaining: rule.Unlimited, Window: time.Hour},
+		{RuleID: "quick", Kind: rule.Rate, Mode: rule.Enforce, Limit: 5, Remaining: 5, Window: 100 * time.Millisecond},
+		{RuleID: "shadow", Kind: rule.Rate, Mode: rule.Shadow, Limit: 1, Remaining: 0, Reset: time.Hour, Window: time.Hour},
+		{RuleID: "soft", Kind: rule.Rate, Mode: rule.Enforce, Soft: true, Limit: 1, Remaining: 0, Reset: time.Hour, Window: time.Hour},
+	}}
+	h := http.Header{}
+	proxyapi.SetLimits(h, &d)
+	for name, want := range map[string]string{"X-RateLimit-Limit": "1000", "X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "86400"} {
+		if got := h.Get(name); got != want {
+			t.Errorf("%s: %s, want %s, of the tightest", name, got, want)
+		}
+	}
+	policy, err := parseList(h.Get("RateLimit-Policy"))
+	if err != nil {
+		t.Fatalf("RateLimit-Policy: %s: %v", h.Get("RateLimit-Policy"), err)
+	}
+	state, err := parseList(h.Get("RateLimit"))
+	if err != nil {
+		t.Fatalf("RateLimit: %s: %v", h.Get("RateLimit"), err)
+	}
+	const most = 999_999_999_999_999 // what a structured field can hold
+	if got, want := fmt.Sprint(policy), fmt.Sprint([]item{
+		{"burst", map[string]int64{"q": 30, "w": 60}}, {"month", map[string]int64{"q": 1000, "w": 2592000}},
+		{"none", map[string]int64{"q": most, "w": 3600}}, {"quick", map[string]int64{"q": 5, "w": 1}}, {"soft", map[string]int64{"q": 1, "w": 3600}},
+	}); got != want {
+		t.Errorf("RateLimit-Policy is %s, want %s", got, want)
+	}
+	if got, want := fmt.Sprint(state), fmt.Sprint([]item{
+		{"burst", map[string]int64{"r": 2, "t": 2}}, {"month", map[string]int64{"r": 2, "t": 86400}},
+		{"none", map[string]int64{"r": most, "t": 0}}, {"quick", map[string]int64{"r": 5, "t": 0}}, {"soft", map[string]int64{"r": 0, "t": 3600}},
+	}); got != want {
+		t.Errorf("RateLimit is %s, want %s", got, want)
+	}
+}
+
+// FuzzLimitName guarantees that whatever a rule is called, the lists remain
+// structured fields.
+func FuzzLimitName(f *testing.F) {
+	f.Add("acme-burst", int64(10), int64(time.Minute))
+	f.Add(`q"u\o,t;e`, int64(-1), int64(-1))
+	f.Fuzz(func(t *testing.T, id string, n, d int64) {
+		if n < 0 || d < 0 {
+			t.Skip("limits and times are not negative")
+		}
+		l := decide.Limit{RuleID: id, Mode: rule.Enforce, Limit: n, Remaining: n, Window: time.Duration(d), Reset: time.Duration(d)}
+		h := http.Header{}
+		proxyapi.SetLimits(h, &decide.Decision{Limits: []decide.Limit{l, l}})
+		for _, name := range []string{"RateLimit", "RateLimit-Policy"} {
+			if items, err := parseList(h.Get(name)); err != nil || len(items) != 2 {
+				t.Fatalf("%s: %s is %v, %v", name, h.Get(name), items, err)
+			}
+		}
+	})
+}
+
+// TestUpstreamsOwnLimits guarantees that an upstream's headers of these names
+// are replaced where a rule was evaluated, and its own where none was.
+func TestUpstreamsOwnLimits(t *testing.T) {
+	t.Parallel()
+	g := newGate(t, proxyapi.Config{})
+	g.service("up", upstreamOf(t, func(w http.ResponseWriter, _ *http.Request) {
+		for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit", "RateLimit-Policy", "Retry-After"} {
+			w.Header().Add(name, "77")
+		}
+		w.Header().Set("X-RateLimit-Degraded", "true")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}).URL, nil)
+	w := g.send("203.0.113.9", "GET", "/up/")
+	if got := w.Header()["X-Ratelimit-Limit"]; fmt.Sprint(got) != "[77]" {
+		t.Errorf("without rules: %v, want the upstream's", got)
+	}
+	g.rate("by-address", rule.IP, 10, nil)
+	w = g.send("203.0.113.9", "GET", "/up/")
+	for name, want := range map[string]string{
+		"X-Ratelimit-Limit": "[10]", "X-Ratelimit-Remaining": "[9]", "X-Ratelimit-Reset": "[6]",
+		"Ratelimit": `["by-address";r=9;t=6]`, "Ratelimit-Policy": `["by-address";q=10;w=60]`,
+		"Retry-After": "[77]", "X-Ratelimit-Degraded": "[]",
+	} {
+		if got := fmt.Sprint(w.Header()[name]); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+	if w.Code != 503 {
+		t.Errorf("answered %d, want the upstream's 503", w.Code)
+	}
+}
+
+// TestRefusals guarantees what each refusal says: its status and code, which
+// rule, whether and when to come back, and no numbers that nobody knows.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	g := newGate(t, proxyapi.Config{})
+	g.service("up", newEcho(t).URL, nil)
+	for _, id := range []string{"export", "free"} {
+		g.put(decide.EndpointKind, id, &decide.EndpointDef{ID: id, Service: "up", Path: "/" + id, Cost: 1})
+	}
+	g.put(decide.EndpointKind, "heavy", &decide.EndpointDef{ID: "heavy", Service: "up", Path: "/heavy", Cost: 20})
+	g.rate("address", rule.IP, 10, nil)
+	g.rate("zero", rule.IP, 0, func(r *rule.Rule) { r.Match.Endpoint = "free" })
+	g.put(decide.RuleKind, "bad", &rule.Rule{
+		ID: "bad", Enabled: true, Mode: rule.Enforce, Kind: rule.Block, Algorithm: rule.NoAlgorithm, Match: rule.Match{Endpoint: "export"}, OnFailure: rule.Open,
+	})
+	tests := []struct {
+		target, rule, code string
+		status             int
+		limits, retry      bool
+	}{
+		{"/up/heavy", "address", "cost-exceeds-limit", 429, true, false},
+		{"/up/free", "zero", "cost-exceeds-limit", 429, true, false},
+		{"/up/export", "bad", "blocked", 403, false, false},
+	}
+	for _, tt := range tests {
+		w := g.send("203.0.113.9", "GET", tt.target)
+		p := refused(t, w.Code, w.Header(), w.Body.String(), tt.status, tt.code)
+		if !strings.Contains(p.Detail, "rule "+tt.rule) || fmt.Sprint(p.Violated) != "["+tt.rule+"]" {
+			t.Errorf("%s: does not name rule %s: %s", tt.target, tt.rule, w.Body)
+		}
+		if (w.Header().Get("X-RateLimit-Limit") != "") != tt.limits || (w.Header().Get("Retry-After") != "") != tt.retry {
+			t.Errorf("%s: headers %v", tt.target, w.Header())
+		}
+	}
+}
+
+// TestDegraded guarantees that an answer which the store did not give is marked
+// and has no numbers: passed where the rule is open, 503 with a wait where it is
+// closed.
+func TestDegraded(t *testing.T) {
+	t.Parallel()
+	g := newGate(t, proxyapi.Config{})
+	g.service("up", newEcho(t).URL, nil)
+	g.key("k1", "s3cret", "acme", "", "")
+	g.rate("address", rule.IP, 10, nil)
+	g.monthly("acme-month", 10)
+	g.mu.Lock()
+	g.down = true
+	g.mu.Unlock()
+	w := g.send("203.0.113.9", "GET", "/up/")
+	if w.Code != 200 || w.Header().Get("X-RateLimit-Degraded") != "true" || w.Header().Get("X-RateLimit-Remaining") != "" || w.Header().Get("RateLimit") != "" {
+		t.Errorf("open: %d %v", w.Code, w.Header())
+	}
+	w = g.send("203.0.113.9", "GET", "/up/", "X-Api-Key", "s3cret")
+	p := refused(t, w.Code, w.Header(), w.Body.String(), 503, "store-unavailable")
+	if w.Header().Get("Retry-After") != "1" || w.Header().Get("X-RateLimit-Remaining") != "" || w.Header().Get("X-RateLimit-Degraded") != "true" || !strings.Contains(p.Detail, "on_failure") {
+		t.Errorf("closed: %v %s", w.Header(), w.Body)
+	}
+}
+
+// TestCORS guarantees that preflights are the gateway's to answer, for allowed
+// origins and at no charge, and that scripts of such origins may read answers
+// and limits, refusals included.
+func TestCORS(t *testing.T) {
+	t.Parallel()
+	calls := make(chan string, 16)
+	up := upstreamOf(t, func(w http.ResponseWriter, r *http.Request) {
+		calls <- r.Method
+		w.Header().Set("Access-Control-Allow-Origin", "https://upstream.example")
+		w.Header().Set("Access-Control-Allow-Credentials", "true")
+		w.Header().Set("Access-Control-Expose-Headers", "X-Own")
+		w.Header().Set("Vary", "Accept")
+	}).URL
+	g := newGate(t, proxyapi.Config{})
+	g.service("open", up, func(s *decide.ServiceDef) { s.CORS = &decide.CORS{AllowedOrigins: []string{"*"}} })
+	g.service("some", up, func(s *decide.ServiceDef) { s.CORS = &decide.CORS{AllowedOrigins: []string{"https://a.example"}} })
+	g.service("own", up, nil)
+	g.rate("address", rule.IP, 2, nil)
+	preflight := func(service, origin string) http.Header {
+		w := g.send("203.0.113.9", "OPTIONS", "/"+service+"/x", "Origin", origin, "Access-Control-Request-Method", "PUT", "Access-Control-Request-Headers", "authorization, x-api-key")
+		if w.Code != http.StatusNoContent {
+			t.Errorf("preflight of %s from %s: %d", service, origin, w.Code)
+		}
+		return w.Header()
+	}
+	for _, tt := range []struct{ service, origin, want string }{
+		{"open", "https://a.example", "*"}, {"some", "https://a.example", "https://a.example"}, {"some", "https://b.example", ""},
+	} {
+		h := preflight(tt.service, tt.origin)
+		method, headers := "PUT", "authorization, x-api-key"
+		if tt.want == "" {
+			method, headers = "", ""
+		}
+		if h.Get("Access-Control-Allow-Origin") != tt.want || h.Get("Access-Control-Allow-Methods") != method ||
+			h.Get("Access-Control-Allow-Headers") != headers || !strings.Contains(h.Get("Vary"), "Origin") {
+			t.Errorf("preflight of %s from %s: %v", tt.service, tt.origin, h)
+		}
+	}
+	if len(calls) != 0 || g.counters() != 0 {
+		t.Errorf("preflights were charged or passed on: %d calls, %d counters", len(calls), g.counters())
+	}
+	for i, want := range []int{200, 200, 429} {
+		w := g.send("203.0.113.9", "GET", "/some/x", "Origin", "https://a.example")
+		h := w.Header()
+		exposed := strings.Join(h["Access-Control-Expose-Headers"], ", ")
+		if w.Code != want || fmt.Sprint(h["Access-Control-Allow-Origin"]) != "[https://a.example]" || h.Get("Access-Control-Allow-Credentials") != "" ||
+			!strings.Contains(exposed, "RateLimit-Policy") || !strings.Contains(exposed, "Retry-After") || want == 200 && !strings.Contains(exposed, "X-Own") ||
+			!strings.Contains(strings.Join(h["Vary"], ", "), "Origin") {
+			t.Errorf("request %d: %d %v", i+1, w.Code, h)
+		}
+	}
+	if h := g.send("203.0.113.10", "GET", "/some/x", "Origin", "https://b.example").Header(); h.Get("Access-Control-Allow-Origin") != "" || h.Get("Vary") == "" {
+		t.Errorf("another origin: %v", h)
+	}
+	for len(calls) > 0 {
+		<-calls
+	}
+	w := g.send("203.0.113.11", "OPTIONS", "/own/x", "Origin", "https://a.example", "Access-Control-Request-Method", "PUT")
+	if w.Code != 200 || w.Header().Get("Access-Control-Allow-Origin") != "https://upstream.example" || receive(t, calls) != "OPTIONS" || w.Header().Get("X-RateLimit-Remaining") != "1" {
+		t.Errorf("a service without CORS answers for itself, charged: %d %v", w.Code, w.Header())
+	}
+	w = g.send("203.0.113.11", "OPTIONS", "/open/x")
+	if w.Code != 200 || w.Header().Get("X-RateLimit-Remaining") != "0" {
+		t.Errorf("an OPTIONS that is no preflight is charged: %d %v", w.Code, w.Header())
+	}
+}
