@@ -114,10 +114,10 @@ func (e *Estate) Watch(ctx context.Context) error {
 // Down stops what an earlier Up left running below dir and nothing else, and
 // reports the names of what it stopped. Nothing running is no error.
 func Down(ctx context.Context, dir string, say func(string)) ([]string, error) {
-	unlock, err := server.Lock(ctx, filepath.Join(dir, lockFile), server.Run{Say: say})
-	if errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
+	unlock, err := server.Lock(ctx, filepath.Join(dir, lockFile), server.Run{Say: say})
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -39,19 +40,27 @@ func (u *undertaking) needTools(ctx context.Context) error {
 	return server.Need(ctx, server.Run{Say: u.Say}, tools...)
 }
 
-// build compiles the services of this clone and the sample, one after the
-// other: the compiler uses every core by itself.
+// build compiles what will be started of this clone, one after the other: the
+// compiler uses every core by itself.
 func (u *undertaking) build(ctx context.Context) error {
-	begun := time.Now()
-	for _, name := range []string{RuleAdmin, OutboxRelay, Gateway} {
-		if _, err := server.Build(ctx, u.Root, "services/"+name, ".", server.Run{Say: u.Say}); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+	begun, built := time.Now(), 0
+	for _, c := range []struct{ process, module, pkg string }{
+		{RuleAdmin, "services/rule-admin", "."},
+		{OutboxRelay, "services/outbox-relay", "."},
+		{Gateway, "services/gateway", "."},
+		{Sample, "deploy/local", "./sample"},
+	} {
+		if slices.Contains(u.running, c.process) && (c.process != Gateway || u.o.Gateways == 1 || slices.Contains(u.running, Gateway2)) {
+			continue
 		}
+		if _, err := server.Build(ctx, u.Root, c.module, c.pkg, server.Run{Say: u.Say}); err != nil {
+			return fmt.Errorf("%s: %w", c.process, err)
+		}
+		built++
 	}
-	if _, err := server.Build(ctx, u.Root, "deploy/local", "./sample", server.Run{Say: u.Say}); err != nil {
-		return fmt.Errorf("sample: %w", err)
+	if built > 0 {
+		tell(u.Say, "%-13s %-22s ready after %.1f s", "services", "compiled", time.Since(begun).Seconds())
 	}
-	tell(u.Say, "%-13s %-22s ready after %.1f s", "services", "compiled", time.Since(begun).Seconds())
 	return nil
 }
 

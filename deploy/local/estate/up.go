@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -78,9 +79,10 @@ func (s Start) withDefaults() (Start, error) {
 // An undertaking is one Up in progress.
 type undertaking struct {
 	Start
-	o     Options
-	state state
-	e     *Estate
+	o       Options
+	state   state
+	running []string // found running before anything was started
+	e       *Estate
 }
 
 // prepare decides options and ports, and refuses ports that a stranger holds.
@@ -107,9 +109,12 @@ func prepare(ctx context.Context, s Start, want Options) (*undertaking, error) {
 	if err != nil {
 		return nil, err
 	}
-	u := &undertaking{Start: s, o: want, state: st, e: &Estate{Dir: s.Dir, processes: map[string]*server.Process{}}}
+	u := &undertaking{
+		Start: s, o: want, state: st, running: running,
+		e: &Estate{Dir: s.Dir, processes: map[string]*server.Process{}},
+	}
 	u.e.Env = u.env()
-	return u, u.checkPorts(running)
+	return u, u.checkPorts()
 }
 
 // ErrOtherData reports options that do not fit the data of an earlier run.
@@ -143,14 +148,10 @@ func (o Options) String() string {
 	return strings.Join(words, " ")
 }
 
-func (u *undertaking) checkPorts(running []string) error {
-	owned := map[string]bool{}
-	for _, name := range running {
-		owned[name] = true
-	}
+func (u *undertaking) checkPorts() error {
 	var ports []int
 	for _, p := range u.parts() {
-		if !owned[p.name] {
+		if !slices.Contains(u.running, p.name) {
 			ports = append(ports, p.ports...)
 		}
 	}
