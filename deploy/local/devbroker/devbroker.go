@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"penstock.dev/deploy/local/devbroker/registry"
 )
@@ -111,6 +113,7 @@ func (b *Broker) options(port int) []kfake.Opt {
 		kfake.ClusterID("penstock-dev"),
 		kfake.DefaultNumPartitions(1),
 		kfake.WithLogger(clusterLog{b.log}),
+		kfake.MaxVersions(versions()),
 		// The broker's own compaction is not safe against a kill, see clean.go.
 		kfake.BrokerConfigs(map[string]string{"log.cleaner.backoff.ms": strconv.FormatInt(neverMillis, 10)}),
 	}
@@ -121,6 +124,15 @@ func (b *Broker) options(port int) []kfake.Opt {
 		opts = append(opts, kfake.SyncWrites())
 	}
 	return opts
+}
+
+// versions are all that the broker knows, but for one: from version 5 on it
+// answers CreateTopics with settings of no source, over which Java's client
+// throws, although the topic is there.
+func versions() *kversion.Versions {
+	v := kversion.Stable()
+	v.SetMaxKeyVersion(int16(kmsg.CreateTopics), 4)
+	return v
 }
 
 // openData takes the data directory for this process alone and mends what a
