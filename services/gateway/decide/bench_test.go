@@ -61,3 +61,14 @@ func BenchmarkApply(b *testing.B) {
 		book.Apply(changes[i : i+1])
 	}
 }
+
+// BenchmarkLoad measures filling an empty book with a million overrides, as a
+// replay does.
+func BenchmarkLoad(b *testing.B) {
+	changes := overrides(million)
+	b.ReportAllocs()
+	b.ResetTimer()
+	for range b.N {
+		decide.NewBook().Apply(changes)
+	}
+}
