@@ -88,7 +88,7 @@ func (b *Broker) Compact(ctx context.Context) error {
 // compacted returns the directories of the partitions of compacted topics,
 // relative to the directory of all partitions.
 func (b *Broker) compacted(ctx context.Context) ([]string, error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(b.Brokers()...), kgo.ClientID("cleaner"))
+	client, err := kgo.NewClient(kgo.SeedBrokers(b.Brokers()...), kgo.ClientID("cleaner"), kgo.DisableClientMetrics())
 	if err != nil {
 		return nil, err
 	}

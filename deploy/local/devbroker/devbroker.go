@@ -126,12 +126,14 @@ func (b *Broker) options(port int) []kfake.Opt {
 	return opts
 }
 
-// versions are all that the broker knows, but for one: from version 5 on it
-// answers CreateTopics with settings of no source, over which Java's client
-// throws, although the topic is there.
+// versions are all that the broker knows, but for two answers over which Java's
+// client throws: to CreateTopics from version 5 on (settings of no source), and
+// to DescribeTopicPartitions (no list of eligible leaders), for which it then
+// asks by Metadata.
 func versions() *kversion.Versions {
 	v := kversion.Stable()
 	v.SetMaxKeyVersion(int16(kmsg.CreateTopics), 4)
+	v.SetMaxKeyVersion(int16(kmsg.DescribeTopicPartitions), -1)
 	return v
 }
 

@@ -40,7 +40,7 @@ func client(t *testing.T, b *devbroker.Broker, opts ...kgo.Opt) *kgo.Client {
 	t.Helper()
 	cl, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(b.Brokers()...), kgo.MetadataMinAge(50 * time.Millisecond),
-		kgo.FetchMaxWait(100 * time.Millisecond), kgo.ProducerLinger(0),
+		kgo.FetchMaxWait(100 * time.Millisecond), kgo.ProducerLinger(0), kgo.DisableClientMetrics(),
 	}, opts...)...)
 	if err != nil {
 		t.Fatal(err)

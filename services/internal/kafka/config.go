@@ -96,6 +96,7 @@ func (c Config) base(log *clientLog) []kgo.Opt {
 		kgo.MetadataMinAge(metadataMinAge),
 		kgo.MetadataMaxAge(metadataMaxAge),
 		kgo.WithLogger(log),
+		kgo.DisableClientMetrics(), // they are on /metrics; pushing them also delays Close while brokers are away
 	}
 	if c.TLS != nil {
 		opts = append(opts, kgo.DialTLSConfig(c.TLS))

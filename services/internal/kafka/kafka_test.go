@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -203,6 +204,28 @@ func TestCloseEndsEverything(t *testing.T) {
 	}
 	if err := produce(t, c, kafka.Record{Topic: "things"}); !errors.Is(err, kafka.ErrClosed) {
 		t.Errorf("Produce after Close = %v, want ErrClosed", err)
+	}
+}
+
+// TestCloseWithoutBroker guarantees that a process can stop although its broker
+// is away, well within its grace.
+func TestCloseWithoutBroker(t *testing.T) {
+	t.Parallel()
+	b := kafkatest.Start(t)
+	b.CreateTopic("things", 1)
+	c := open(t, b)
+	read(t, c, "things").wait(t, "caught up")
+	if err := produce(t, c, kafka.Record{Topic: "things"}); err != nil {
+		t.Fatal(err)
+	}
+	b.Stop()
+	begin := time.Now()
+	c.Produce(t.Context(), kafka.Record{Topic: "things"}, nil)
+	if err := c.Close(); err != nil {
+		t.Errorf("Close = %v, want nil", err)
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("Close took %v", took)
 	}
 }
 

@@ -29,6 +29,7 @@ func (b *Broker) client(opts ...kgo.Opt) (*kgo.Client, context.Context, func()) 
 		kgo.MetadataMinAge(10 * time.Millisecond),
 		kgo.ProducerLinger(0),
 		kgo.FetchMaxWait(100 * time.Millisecond),
+		kgo.DisableClientMetrics(),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 	}, opts...)...)
 	if err != nil {

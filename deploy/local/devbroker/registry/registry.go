@@ -49,6 +49,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (*Registry, error) 
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.RecordDeliveryTimeout(writeTimeout),
 		kgo.FetchMaxWait(100*time.Millisecond),
+		kgo.DisableClientMetrics(),
 	)
 	if err != nil {
 		return nil, err
