@@ -1,0 +1,188 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"penstock.dev/services/gateway/canon"
+	"penstock.dev/services/gateway/proxyapi"
+	"penstock.dev/services/gateway/topics"
+	"penstock.dev/services/internal/conf"
+	"penstock.dev/services/internal/counters"
+	"penstock.dev/services/internal/kafka"
+)
+
+// A config is the knobs of the gateway. Their meaning, units and defaults are
+// in knobs, their reasons here.
+type config struct {
+	listen      string
+	adminListen string // apart from traffic, and on loopback unless somebody decides otherwise
+	gatewayID   string
+
+	brokers     []string
+	registry    string
+	redisURL    conf.Secret   // may hold a password
+	redisBudget time.Duration // what a client waits at most because of us
+
+	decisionTokens []string // from a secret: who holds one may spend any tenant's limits
+	trusted        []string // nobody by default: a header is only a claim
+	forwarded      bool
+
+	dataDir       string
+	snapshotWait  time.Duration // the log is the truth and usually there within a second
+	snapshotEvery time.Duration // bounds what a kill costs, and the writing
+
+	connectTimeout  time.Duration
+	responseTimeout time.Duration
+	idleTimeout     time.Duration
+	drain           time.Duration // below boot.Grace, which is for all parts
+
+	check   bool
+	proxies canon.Proxies // trusted, parsed
+}
+
+// minToken is the least length of a decision token, in bytes: 128 random bits
+// in base64 have 22.
+const minToken = 16
+
+func knobs(c *config, tokens *conf.Secret, getenv func(string) string) *conf.Set {
+	s := conf.New("gateway", getenv)
+	s.String(&c.listen, "listen", ":8080", "data port, host:port: proxied traffic and /v1/decisions, HTTP/1.1 and HTTP/2 without TLS")
+	s.String(&c.adminListen, "admin-listen", "127.0.0.1:9080", "admin port, host:port: /metrics, /live, /ready, /debug/pprof")
+	s.String(&c.gatewayID, "gateway-id", "gateway", "name of this gateway among others, in its log and at Kafka; 1-64 of A-Z a-z 0-9 . _ -")
+	s.Strings(&c.brokers, "kafka-brokers", "127.0.0.1:9092", "Kafka, host:port list; rules.v1 is read there")
+	s.String(&c.registry, "schema-registry", "http://127.0.0.1:8081", "schema registry, one or more URLs, tried in order")
+	s.Secret(&c.redisURL, "redis-url", "counter store, redis://[user:password@]host:port[/db], rediss:// or unix://")
+	s.Duration(&c.redisBudget, "redis-budget", counters.DefaultBudget, "longest wait for the counter store per decision, 1ms-10s; then the rules' failure modes decide")
+	s.Secret(tokens, "decision-tokens", "bearer tokens of trusted callers of /v1/decisions, comma-separated, 16 bytes or more each; none: nobody may ask")
+	s.Strings(&c.trusted, "trusted-proxies", "", "networks in CIDR notation whose X-Forwarded-For is believed; none by default")
+	s.Bool(&c.forwarded, "forwarded", false, "trusted proxies say the client in Forwarded (RFC 7239) and not in X-Forwarded-For")
+	s.String(&c.dataDir, "data-dir", "data", "directory of the rules' snapshot, made when missing; empty: no snapshot, no start without Kafka")
+	s.Duration(&c.snapshotWait, "snapshot-wait", 3*time.Second, "time for reading rules.v1 at the start before the snapshot decides, 0s-10m")
+	s.Duration(&c.snapshotEvery, "snapshot-every", 5*time.Second, "least time between two snapshots, 1s-1h; writing takes a twentieth of the time at most")
+	s.Duration(&c.connectTimeout, "connect-timeout", 5*time.Second, "longest wait for a connection to an upstream, 1ms-10m; a service may name its own")
+	s.Duration(&c.responseTimeout, "response-timeout", 60*time.Second, "longest wait for an upstream's headers, 1ms-1h; a service may name its own")
+	s.Duration(&c.idleTimeout, "idle-timeout", 5*time.Minute, "longest silence of a running stream, 1ms-24h; a service may name its own")
+	s.Duration(&c.drain, "drain", 10*time.Second, "time for requests in flight when the gateway stops, 100ms-15s; then they are cut")
+	return s
+}
+
+func parseConfig(args []string, getenv func(string) string) (config, error) {
+	var c config
+	var tokens conf.Secret
+	s := knobs(&c, &tokens, getenv)
+	if err := s.Parse(args); err != nil {
+		return config{}, err
+	}
+	c.check = s.Check()
+	for token := range strings.SplitSeq(tokens.Reveal(), ",") {
+		if token = strings.TrimSpace(token); token != "" {
+			c.decisionTokens = append(c.decisionTokens, token)
+		}
+	}
+	return c, c.Validate()
+}
+
+// Validate returns every fault at once, and fills in what is derived.
+func (c *config) Validate() error {
+	var faults []error
+	refuse := func(err error, knob string) {
+		if err != nil {
+			faults = append(faults, fmt.Errorf("-%s (%s): %w", knob, conf.Env(knob), err))
+		}
+	}
+	refuse(hostPort(c.listen), "listen")
+	refuse(hostPort(c.adminListen), "admin-listen")
+	refuse(name(c.gatewayID), "gateway-id")
+	refuse(kafka.Config{Brokers: c.brokers}.Validate(), "kafka-brokers")
+	refuse(kafka.Config{Brokers: []string{"any"}, SchemaRegistry: c.registry}.Validate(), "schema-registry")
+	if c.registry == "" {
+		refuse(errors.New("empty"), "schema-registry")
+	}
+	if c.redisURL.Reveal() == "" {
+		refuse(errors.New("empty"), "redis-url")
+	} else {
+		refuse(counters.Config{URL: c.redisURL.Reveal(), Budget: counters.DefaultBudget}.Validate(), "redis-url")
+	}
+	for _, token := range c.decisionTokens {
+		if len(token) < minToken {
+			refuse(fmt.Errorf("one has %d bytes, want at least %d", len(token), minToken), "decision-tokens")
+		}
+	}
+	c.proxies = nil
+	for _, text := range c.trusted {
+		n, err := netip.ParsePrefix(text)
+		refuse(err, "trusted-proxies")
+		if err == nil {
+			c.proxies = append(c.proxies, n.Masked())
+		}
+	}
+	for _, f := range c.durations() {
+		refuse(f.err, f.knob)
+	}
+	return conf.Refuse(errors.Join(faults...))
+}
+
+// A fault is what is wrong with a knob.
+type fault struct {
+	knob string
+	err  error
+}
+
+// durations are the faults of the knobs that are one.
+func (c *config) durations() (faults []fault) {
+	for _, d := range []struct {
+		knob          string
+		value         time.Duration
+		least, atMost time.Duration
+	}{
+		{"redis-budget", c.redisBudget, counters.MinBudget, counters.MaxBudget},
+		{"snapshot-wait", c.snapshotWait, 0, 10 * time.Minute},
+		{"snapshot-every", c.snapshotEvery, time.Second, time.Hour},
+		{"connect-timeout", c.connectTimeout, time.Millisecond, 10 * time.Minute},
+		{"response-timeout", c.responseTimeout, time.Millisecond, time.Hour},
+		{"idle-timeout", c.idleTimeout, time.Millisecond, 24 * time.Hour},
+		{"drain", c.drain, 100 * time.Millisecond, 15 * time.Second},
+	} {
+		if d.value < d.least || d.value > d.atMost {
+			faults = append(faults, fault{d.knob, fmt.Errorf("%v, want %v to %v", d.value, d.least, d.atMost)})
+		}
+	}
+	return faults
+}
+
+func hostPort(s string) error {
+	_, _, err := net.SplitHostPort(s)
+	return err
+}
+
+func name(s string) error {
+	marks := strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+	if s == "" || len(s) > 64 || marks != "" {
+		return fmt.Errorf("%q is not 1-64 of A-Z a-z 0-9 . _ -", s)
+	}
+	return nil
+}
+
+func (c *config) kafka() kafka.Config {
+	return kafka.Config{Brokers: c.brokers, SchemaRegistry: c.registry, ClientID: c.gatewayID}
+}
+
+func (c *config) counters() counters.Config {
+	return counters.Config{URL: c.redisURL.Reveal(), Budget: c.redisBudget}
+}
+
+func (c *config) rules() topics.Config {
+	return topics.Config{Dir: c.dataDir, Wait: c.snapshotWait, Every: c.snapshotEvery}
+}
+
+func (c *config) proxy() proxyapi.Config {
+	return proxyapi.Config{
+		Listen: c.listen, Trusted: c.proxies, Forwarded: c.forwarded,
+		ConnectTimeout: c.connectTimeout, ResponseTimeout: c.responseTimeout, IdleTimeout: c.idleTimeout, Drain: c.drain,
+	}
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock.dev/services/internal/boot"
+	"penstock.dev/services/internal/conf"
+	"penstock.dev/services/internal/conf/conftest"
+)
+
+// environment is a Getenv over pairs.
+func environment(pairs ...string) func(string) string {
+	return func(name string) string {
+		for i := 0; i < len(pairs); i += 2 {
+			if pairs[i] == name {
+				return pairs[i+1]
+			}
+		}
+		return ""
+	}
+}
+
+// TestReadme guarantees that the README's table of knobs is the program's.
+func TestReadme(t *testing.T) {
+	t.Parallel()
+	conftest.README(t, "README.md", knobs(&config{}, &conf.Secret{}, environment()).Knobs())
+}
+
+// TestParseConfig guarantees where settings come from, and that nobody is
+// trusted unless named.
+func TestParseConfig(t *testing.T) {
+	t.Parallel()
+
+	c, err := parseConfig([]string{"-redis-budget", "80ms", "-trusted-proxies", "10.0.0.0/8, 192.0.2.1/32"}, environment(
+		"PENSTOCK_REDIS_URL", "redis://:hush@127.0.0.1:6379/0",
+		"PENSTOCK_REDIS_BUDGET", "70ms",
+		"PENSTOCK_DECISION_TOKENS", "0123456789abcdef, fedcba9876543210",
+	))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.redisBudget != 80*time.Millisecond || len(c.proxies) != 2 || len(c.decisionTokens) != 2 || c.listen != ":8080" {
+		t.Errorf("config %+v", c)
+	}
+	c, err = parseConfig(nil, environment("PENSTOCK_REDIS_URL", "redis://127.0.0.1:6379"))
+	if err != nil || len(c.proxies) != 0 || len(c.decisionTokens) != 0 {
+		t.Errorf("defaults %+v %v, want nobody trusted", c, err)
+	}
+}
+
+// TestParseConfigRefuses guarantees that every fault is named at once, by its
+// knob, and that no secret is in the text.
+func TestParseConfigRefuses(t *testing.T) {
+	t.Parallel()
+
+	_, err := parseConfig([]string{
+		"-listen", "8080", "-admin-listen", "", "-gateway-id", "a b", "-kafka-brokers", "", "-schema-registry", "ftp://x",
+		"-redis-budget", "1h", "-trusted-proxies", "10.0.0.1", "-snapshot-every", "1ms", "-drain", "1m",
+	}, environment("PENSTOCK_REDIS_URL", "http://:hush@x", "PENSTOCK_DECISION_TOKENS", "hush-hush"))
+	if !errors.Is(err, boot.ErrConfig) {
+		t.Fatalf("parseConfig = %v, want a refusal", err)
+	}
+	for _, knob := range []string{
+		"-listen", "-admin-listen", "-gateway-id", "-kafka-brokers", "-schema-registry", "-redis-url", "-redis-budget",
+		"-decision-tokens", "-trusted-proxies", "-snapshot-every", "-drain",
+	} {
+		if !strings.Contains(err.Error(), knob+" (PENSTOCK_") {
+			t.Errorf("%s is not named", knob)
+		}
+	}
+	if strings.Contains(err.Error(), "hush") {
+		t.Errorf("a secret is told: %v", err)
+	}
+}
+
+// TestCheck guarantees that -check tells a good configuration from a bad one
+// and starts nothing.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+
+	for args, want := range map[string]int{"-check": 0, "-check -drain=1m": 2, "-help": 2} {
+		var out strings.Builder
+		code := boot.Exec(t.Context(), "gateway", strings.Fields(args), environment("PENSTOCK_REDIS_URL", "redis://127.0.0.1:1"), &out, run)
+		if code != want {
+			t.Errorf("%s exits with %d, want %d: %s", args, code, want, out.String())
+		}
+	}
+}
+

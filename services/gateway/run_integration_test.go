@@ -1,0 +1,280 @@
+//go:build integration
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock.dev/schemas"
+	"penstock.dev/schemas/rulesv1"
+	"penstock.dev/schemas/wire"
+	"penstock.dev/services/internal/boot"
+	"penstock.dev/services/internal/kafka"
+	"penstock.dev/services/internal/kafkatest"
+	"penstock.dev/services/internal/redistest"
+)
+
+// An estate is what a gateway needs around it.
+type estate struct {
+	t      *testing.T
+	broker *kafkatest.Broker
+	redis  *redistest.Server
+	dir    string
+	writer *wire.Writer
+	last   int64 // version
+}
+
+func newEstate(t *testing.T) *estate {
+	e := &estate{t: t, broker: kafkatest.Start(t), redis: redistest.Start(t), dir: t.TempDir()}
+	e.broker.CreateTopic(rulesv1.Topic, 1, "cleanup.policy", "compact")
+	e.writer = wire.NewWriter(kafka.NewRegistry(e.broker.RegistryURL), rulesv1.Subject, schemas.RulesV1)
+	return e
+}
+
+// put writes an object as rule-admin and the relay do.
+func (e *estate) put(r rulesv1.Record) {
+	e.t.Helper()
+	e.last++
+	r.Version, r.Revision, r.ChangedAt = e.last, e.last, time.Now().UnixMicro()
+	body, err := rulesv1.AppendRecord(nil, &r)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	value, err := e.writer.Frame(e.t.Context(), body)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.broker.Produce(&kafkatest.Record{Topic: rulesv1.Topic, Key: rulesv1.Key(r.Kind, r.ID), Value: value})
+}
+
+// seed writes a tenant with a key, a service in front of upstream, and a rate.
+func (e *estate) seed(upstream string, limit int64) {
+	digest := sha256.Sum256([]byte("acme-secret-of-some-length"))
+	e.put(rulesv1.Record{Kind: rulesv1.KindTenant, ID: "acme", Tenant: &rulesv1.Tenant{Name: "Acme", Zone: "Europe/Istanbul"}})
+	e.put(rulesv1.Record{Kind: rulesv1.KindAPIKey, ID: "acme-1", APIKey: &rulesv1.APIKey{Tenant: "acme", Digest: digest[:]}})
+	e.put(rulesv1.Record{Kind: rulesv1.KindService, ID: "payments", Service: &rulesv1.Service{
+		Name: "Payments", Upstream: upstream, PathPrefix: "/payments", StripPrefix: true,
+	}})
+	e.limit(limit)
+}
+
+func (e *estate) limit(n int64) {
+	e.t.Helper()
+	e.put(rulesv1.Record{Kind: rulesv1.KindRule, ID: "acme-burst", Rule: &rulesv1.Rule{
+		Enabled: true, Mode: rulesv1.ModeEnforce, Kind: rulesv1.RuleKindRate, Algorithm: rulesv1.AlgorithmGCRA,
+		Subject: []rulesv1.Dimension{rulesv1.DimensionTenant}, Meter: "api-calls", Limit: &n, Burst: &n,
+		WindowUS: time.Hour.Microseconds(), OnFailure: rulesv1.OnFailureOpen, Wallet: rulesv1.WalletModeNone,
+	}})
+}
+
+// A gateway is one that runs.
+type gateway struct {
+	t          *testing.T
+	url, admin string
+	log        *tail
+	stop       func() int // returns the exit code
+}
+
+func (e *estate) start(args ...string) *gateway {
+	e.t.Helper()
+	data, admin := freePort(e.t), freePort(e.t)
+	g := &gateway{t: e.t, url: "http://" + data, admin: "http://" + admin, log: &tail{}}
+	ctx, cancel := context.WithCancel(e.t.Context())
+	done := make(chan int, 1)
+	args = append([]string{
+		"-listen", data, "-admin-listen", admin, "-kafka-brokers", strings.Join(e.broker.Brokers, ","),
+		"-schema-registry", e.broker.RegistryURL, "-redis-url", e.redis.URL, "-redis-budget", "2s", "-data-dir", e.dir,
+	}, args...)
+	go func() { done <- boot.Exec(ctx, "gateway", args, environment(), g.log, run) }()
+	g.stop = sync.OnceValue(func() int { cancel(); return <-done })
+	e.t.Cleanup(func() {
+		g.stop()
+		if e.t.Failed() {
+			e.t.Log(g.log)
+		}
+	})
+	return g
+}
+
+func (g *gateway) get(url string, header ...string) (int, http.Header, string) {
+	req, err := http.NewRequestWithContext(g.t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, nil, err.Error()
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, resp.Header, string(body)
+}
+
+func (g *gateway) ready() {
+	g.t.Helper()
+	kafkatest.Eventually(g.t, func() bool {
+		code, _, body := g.get(g.admin + "/ready")
+		return code == 200 && !strings.Contains(body, "remarks")
+	}, "a gateway that is ready")
+}
+
+func (g *gateway) pay() (int, http.Header, string) {
+	return g.get(g.url+"/payments/v1/pay", "X-API-Key", "acme-secret-of-some-length")
+}
+
+// TestIntegrationGateway guarantees that the whole service holds together: a
+// record on rules.v1 limits real traffic to a real upstream, a changed one does
+// within moments, and what was used is kept.
+func TestIntegrationGateway(t *testing.T) {
+	t.Parallel()
+
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprintf(w, "%s for %s", r.URL.Path, r.Header.Get("X-Tenant-Id"))
+	}))
+	defer upstream.Close()
+	e := newEstate(t)
+	e.seed(upstream.URL, 3)
+	g := e.start()
+	g.ready()
+	for i := range 4 {
+		code, header, body := g.pay()
+		switch {
+		case i < 3 && (code != 200 || body != "/v1/pay for acme" || header.Get("X-RateLimit-Remaining") != fmt.Sprint(2-i)):
+			t.Errorf("request %d: %d %s %v", i+1, code, body, header)
+		case i == 3 && (code != 429 || header.Get("Retry-After") == ""):
+			t.Errorf("request %d: %d %s %v", i+1, code, body, header)
+		}
+	}
+	if code, _, _ := g.get(g.url+"/payments/v1/pay", "X-API-Key", "wrong"); code != 401 {
+		t.Errorf("a wrong key gets %d, want 401", code)
+	}
+	e.limit(10)
+	kafkatest.Eventually(t, func() bool { code, _, _ := g.pay(); return code == 200 }, "the raised limit in force")
+	_, _, page := g.get(g.admin + "/metrics")
+	for _, series := range []string{
+		`ratelimit_decisions_total{outcome="ALLOW"}`, "ratelimit_decision_latency_seconds_count", "ratelimit_redis_fallback_total 0",
+		`penstock_gateway_requests_total{status="401"} 1`, `penstock_gateway_rules_objects{kind="rule"} 1`,
+	} {
+		if !strings.Contains(page, series) {
+			t.Errorf("no %s on the page of metrics", series)
+		}
+	}
+	if code := g.stop(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+// TestIntegrationStartWithoutKafka guarantees that a gateway that ran before
+// enforces its rules while Kafka and the registry are away, says so, and lets
+// nothing pass while it has none; and that one without rules does not listen.
+func TestIntegrationStartWithoutKafka(t *testing.T) {
+	t.Parallel()
+
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer upstream.Close()
+	e := newEstate(t)
+	e.seed(upstream.URL, 2)
+	first := e.start()
+	first.ready()
+	if code := first.stop(); code != 0 {
+		t.Fatalf("exit code %d, want 0", code)
+	}
+	e.broker.Stop()
+
+	g := e.start("-snapshot-wait", "100ms")
+	kafkatest.Eventually(t, func() bool { code, _, _ := g.get(g.admin + "/ready"); return code == 200 }, "a gateway that serves its snapshot")
+	_, _, body := g.get(g.admin + "/ready")
+	var ready struct{ Remarks map[string]string }
+	if err := json.Unmarshal([]byte(body), &ready); err != nil || !strings.Contains(ready.Remarks["rules"], "serving the snapshot of") {
+		t.Errorf("ready says %s", body)
+	}
+	if _, _, page := g.get(g.admin + "/metrics"); !strings.Contains(page, "penstock_gateway_snapshot_serving 1") {
+		t.Error("no metric says that the snapshot is served")
+	}
+	for i, want := range []int{200, 200, 429} {
+		if code, _, body := g.pay(); code != want {
+			t.Errorf("request %d: %d %s, want %d", i+1, code, body, want)
+		}
+	}
+
+	e.dir = t.TempDir()
+	bare := e.start("-snapshot-wait", "1ms")
+	kafkatest.Eventually(t, func() bool { code, _, _ := bare.get(bare.admin + "/live"); return code == 200 }, "a live gateway")
+	if code, _, body := bare.get(bare.admin + "/ready"); code != 503 || !strings.Contains(body, "reading rules.v1") {
+		t.Errorf("without rules: %d %s, want 503", code, body)
+	}
+	if code, _, body := bare.pay(); code != 0 {
+		t.Errorf("without rules, a request got %d %s", code, body)
+	}
+
+	e.broker.Start()
+	g.ready()
+}
+
+// TestIntegrationRedisGone guarantees that a gateway that loses its counter
+// store stays in service, answers by the rules' failure modes, and counts that.
+func TestIntegrationRedisGone(t *testing.T) {
+	t.Parallel()
+
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer upstream.Close()
+	e := newEstate(t)
+	e.seed(upstream.URL, 1)
+	g := e.start("-redis-budget", "50ms")
+	g.ready()
+	e.redis.Kill()
+	for range 3 {
+		if code, _, body := g.pay(); code != 200 {
+			t.Errorf("an open rule without the store: %d %s, want 200", code, body)
+		}
+	}
+	if code, _, body := g.get(g.admin + "/ready"); code != 200 || !strings.Contains(body, "failure modes") {
+		t.Errorf("ready: %d %s, want 200 with a remark", code, body)
+	}
+	if _, _, page := g.get(g.admin + "/metrics"); !strings.Contains(page, "ratelimit_redis_fallback_total 3") {
+		t.Error("the fallback counter does not read 3")
+	}
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// A tail collects a log.
+type tail struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *tail) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *tail) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}

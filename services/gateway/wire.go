@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"sync/atomic"
+
+	"penstock.dev/services/gateway/observe"
+	"penstock.dev/services/gateway/proxyapi"
+	"penstock.dev/services/internal/admin"
+	"penstock.dev/services/internal/boot"
+)
+
+// A meter introduces the gate to the metrics.
+type meter struct{ requests *observe.Requests }
+
+// Proxied is what the gate calls.
+func (m meter) Proxied(x proxyapi.Exchange) {
+	m.requests.Answered(x.Status, x.Took, x.Waited, x.Cut)
+}
+
+// after is a part that begins once ready is closed. The data port does not
+// open before there are rules: without any, everything would pass.
+func after(ready <-chan struct{}, part boot.Part) boot.Part {
+	return boot.Part{Name: part.Name, Run: func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ready:
+			return part.Run(ctx)
+		}
+	}}
+}
+
+// onceReady is a check that fails until it has passed once. From then on it
+// remarks: a gateway that has lost its counter store answers by the rules'
+// failure modes, and taking all gateways out of service at once would answer
+// nobody.
+func onceReady(check func(context.Context) error) func(context.Context) error {
+	var passed atomic.Bool
+	return func(ctx context.Context) error {
+		err := check(ctx)
+		switch {
+		case err == nil:
+			passed.Store(true)
+			return nil
+		case passed.Load():
+			return admin.Remark("the rules' failure modes decide: " + err.Error())
+		default:
+			return err
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"penstock.dev/services/internal/admin"
+	"penstock.dev/services/internal/boot"
+)
+
+// TestAfter guarantees that the data port does not open before there are rules,
+// and that waiting for them ends with the process.
+func TestAfter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ready, began := make(chan struct{}), false
+		part := after(ready, boot.Part{Name: "http", Run: func(ctx context.Context) error {
+			began = true
+			<-ctx.Done()
+			return ctx.Err()
+		}})
+		for _, open := range []bool{false, true} {
+			if open {
+				close(ready)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- part.Run(ctx) }()
+			synctest.Wait()
+			if began != open {
+				t.Errorf("rules %v, port open %v", open, began)
+			}
+			cancel()
+			if err := <-done; !errors.Is(err, context.Canceled) {
+				t.Errorf("Run = %v, want canceled", err)
+			}
+		}
+	})
+}
+
+// TestOnceReady guarantees that a gateway that never reached its counter store
+// is not ready, and that one that lost it is, and says so: its rules know what
+// to do then.
+func TestOnceReady(t *testing.T) {
+	t.Parallel()
+
+	away := errors.New("connection refused")
+	state := away
+	check := onceReady(func(context.Context) error { return state })
+	if err := check(t.Context()); !errors.Is(err, away) {
+		t.Errorf("never reached: %v, want not ready", err)
+	}
+	state = nil
+	if err := check(t.Context()); err != nil {
+		t.Errorf("reached: %v", err)
+	}
+	state = away
+	var remark admin.Remark
+	if err := check(t.Context()); !errors.As(err, &remark) {
+		t.Errorf("lost: %v, want a remark", err)
+	}
+}
