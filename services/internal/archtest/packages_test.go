@@ -118,7 +118,7 @@ var refusedDeps = []struct {
 	{
 		"the decision path must not wait on PostgreSQL or Elasticsearch",
 		"services/gateway", func(dep string) bool {
-			return within(dep, "github.com/jackc", "github.com/lib/pq", "database/sql", "github.com/elastic") ||
+			return within(dep, "github.com/jackc", "github.com/lib/pq", "github.com/elastic") ||
 				within(inside(dep), "services/internal/postgres")
 		},
 		"github.com/jackc/pgx/v5/pgxpool",
