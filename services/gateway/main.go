@@ -58,7 +58,9 @@ func run(ctx context.Context, p boot.Process) error {
 	})
 
 	return p.Run(ctx,
-		admin.Part(cfg.adminListen, p, admin.Ready{"rules": rules.Ready, "counters": onceReady(store.Ready)}),
+		admin.Part(cfg.adminListen, p, admin.Ready{
+			"rules": rules.Ready, "counters": onceReady(store.Ready), "http": accepts(cfg.listen),
+		}),
 		boot.Close("redis", store),
 		boot.Close("kafka", broker),
 		boot.Part{Name: "rules.v1", Run: rules.Run},

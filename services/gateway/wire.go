@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"sync/atomic"
 
 	"penstock.dev/services/gateway/observe"
@@ -29,6 +31,17 @@ func after(ready <-chan struct{}, part boot.Part) boot.Part {
 			return part.Run(ctx)
 		}
 	}}
+}
+
+// accepts is a check that the port at addr takes connections.
+func accepts(addr string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return fmt.Errorf("data port: %w", err)
+		}
+		return c.Close()
+	}
 }
 
 // onceReady is a check that fails until it has passed once. From then on it

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net"
 	"testing"
 	"testing/synctest"
 
@@ -60,5 +61,25 @@ func TestOnceReady(t *testing.T) {
 	var remark admin.Remark
 	if err := check(t.Context()); !errors.As(err, &remark) {
 		t.Errorf("lost: %v, want a remark", err)
+	}
+}
+
+// TestAccepts guarantees that the check tells an open port from a closed one.
+func TestAccepts(t *testing.T) {
+	t.Parallel()
+
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := accepts(l.Addr().String())
+	if err := check(t.Context()); err != nil {
+		t.Errorf("open: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if check(t.Context()) == nil {
+		t.Error("closed, and the check passes")
 	}
 }
