@@ -67,6 +67,10 @@ func TestScreenKeepsToItsWidth(t *testing.T) {
 	s.heading("Proof 1")
 	s.labelled("done", strings.Repeat("forty payments × one gateway, ", 12))
 	s.failure(errProof)
+	showTries(s, ".run/"+demoDir, true)
+	showAddresses(s, &estate.Estate{Env: map[string]string{
+		"DATABASE_URL": "postgres://postgres@127.0.0.1:18511/rule_admin?sslmode=disable",
+	}})
 	if strings.Contains(out.String(), "\x1b") {
 		t.Errorf("escape sequences in %q", out.String())
 	}

@@ -31,8 +31,7 @@ func up(ctx context.Context, cfg config, s *screen) error {
 	}
 	s.heading("Penstock is up")
 	showAddresses(s, e)
-	s.print("\n  In a shell:  set -a; . .run/estate.env; [ -f .run/keys.env ] && . .run/keys.env; set +a")
-	showTries(s, e, false)
+	showTries(s, ".run", cfg.estate.Samples)
 	s.print("\n  Logs are in .run/*.log. make down stops everything.")
 	return nil
 }

@@ -2,7 +2,6 @@ package estate
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -93,14 +92,22 @@ func (e *Estate) awaitKey(ctx context.Context, secret string) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for _, d := range e.Deciders() {
-		for {
+		var last error
+		for known := false; !known; {
 			got, err := d.Decide(ctx, Object{"api_key": secret, "service": "search", "method": http.MethodGet, "path": "/v1/search", "cost": 0})
-			if err == nil && got.Status != http.StatusUnauthorized {
-				break
+			switch {
+			case err == nil && got.Status != http.StatusUnauthorized:
+				known = true
+				continue
+			case err == nil:
+				err = fmt.Errorf("it answers %+v", got)
+			}
+			if ctx.Err() == nil {
+				last = err
 			}
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("the sample catalogue has not reached %s within %v: %w", d.URL, enforced, cmp.Or(err, fmt.Errorf("it answers %+v", got)))
+				return fmt.Errorf("the sample catalogue has not reached %s within %v: %w", d.URL, enforced, last)
 			case <-tick.C:
 			}
 		}

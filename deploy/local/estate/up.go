@@ -97,7 +97,8 @@ func prepare(ctx context.Context, s Start, want Options) (*undertaking, error) {
 	}
 	if have && len(running) > 0 {
 		if kept != want {
-			tell(s.Say, "keeping the variables of the first call (%s): %s runs", kept, strings.Join(running, ", "))
+			tell(s.Say, "runs with the variables of the first call, which stay in force:")
+			tell(s.Say, "%s", kept)
 		}
 		want = kept
 	} else if have {
@@ -126,7 +127,7 @@ func sameData(kept, want Options) error {
 	if kept.Kafka == want.Kafka && kept.KafkaBrokers == want.KafkaBrokers && kept.DatabaseURL == want.DatabaseURL {
 		return nil
 	}
-	return fmt.Errorf("%w: %s; give the same, or forget the data first (make down WIPE=1)", ErrOtherData, kept)
+	return fmt.Errorf("%w: %s\n  give the same, or forget the data first: make down WIPE=1", ErrOtherData, kept)
 }
 
 // String shows options as the variables of make.
@@ -156,7 +157,7 @@ func (u *undertaking) checkPorts() error {
 		}
 	}
 	if err := server.CheckPorts(ports...); err != nil {
-		return fmt.Errorf("%w; stop them, or choose another PORT_BASE", err)
+		return fmt.Errorf("%w\n  stop them, or choose other ports, e.g. PORT_BASE=%d", err, u.o.PortBase+1000)
 	}
 	return nil
 }
@@ -249,10 +250,14 @@ func (u *undertaking) startPart(ctx context.Context, p part) error {
 }
 
 func where(p *server.Process) string {
-	if p.Addr == "" {
+	switch {
+	case p.Name == Registry: // its broker is of no use to anybody
+		return strings.TrimPrefix(p.URL, "http://")
+	case p.Addr == "":
 		return "pid " + strconv.Itoa(p.PID())
+	default:
+		return p.Addr
 	}
-	return p.Addr
 }
 
 func (u *undertaking) dir(name string) string { return filepath.Join(u.Dir, dataDir, name) }

@@ -73,8 +73,8 @@ func Build(ctx context.Context, root, module, pkg string, run Run) (string, erro
 	defer unlock()
 	cmd := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(root, module), "-trimpath", "-o", binary, pkg)
 	cmd.Env = append(os.Environ(), "GOWORK=off")
-	stop := reportEvery(5*time.Second, func(elapsed time.Duration) {
-		run.say("%s: compiling, %v so far …", name, elapsed)
+	stop := reportEvery(10*time.Second, func(elapsed time.Duration) {
+		run.say("%s: compiling for %v (once; then it is quick)", name, elapsed)
 	})
 	out, err := cmd.CombinedOutput()
 	stop()

@@ -106,7 +106,7 @@ func (h Holder) String() string {
 	if h.PID == 0 {
 		return fmt.Sprintf("port %d is held by a process of user id %d", h.Port, h.UID)
 	}
-	return fmt.Sprintf("port %d is held by pid %d (%s)", h.Port, h.PID, h.Command)
+	return fmt.Sprintf("port %d is held by pid %d: %s", h.Port, h.PID, h.Command)
 }
 
 // ErrPortsInUse reports fixed ports that somebody else listens on. The text
@@ -122,9 +122,9 @@ func CheckPorts(ports ...int) error {
 	}
 	texts := make([]string, len(held))
 	for i, h := range held {
-		texts[i] = h.String()
+		texts[i] = "\n    " + h.String()
 	}
-	return fmt.Errorf("%w: %s", ErrPortsInUse, strings.Join(texts, "; "))
+	return fmt.Errorf("%w:%s", ErrPortsInUse, strings.Join(texts, ""))
 }
 
 // Holders returns who listens on which of ports, in their order.
