@@ -8,10 +8,24 @@
 do
   local YEARS = 315576000000000 -- ten, in µs: no value lives longer untouched
 
-  local function term(pos)
-    local c = {capacity = A[pos + 2] + 0, unit = A[pos + 3] + 0, refill = A[pos + 4] + 0, tick = A[pos + 5] + 0}
-    c.full, c.now = c.capacity * c.unit, floor(now / c.tick)
-    return c
+  local algo = {size = 33}
+  algorithms.g = algo
+
+  function algo.term(pos)
+    local capacity, unit, tick = A[pos + 2] + 0, A[pos + 3] + 0, A[pos + 5] + 0
+    return {
+      algo = algo, cost = A[pos + 1] + 0, capacity = capacity, unit = unit, refill = A[pos + 4] + 0, tick = tick,
+      full = capacity * unit, now = floor(now / tick),
+    }
+  end
+
+  function algo.fresh(key)
+    return {key = key, debt = 0, unit = 1, at = 0, expiry = false, asked = 0, dirty = false}
+  end
+
+  function algo.open(key, raw)
+    local _, debt, unit, at, expiry = unstruct('<Bdddd', raw)
+    return {key = key, debt = debt, unit = unit, at = at, expiry = expiry, asked = 0, dirty = false}
   end
 
   local function carry(debt, unit, c)
@@ -32,7 +46,7 @@ do
     return min(debt - elapsed * c.refill, c.full), c.now
   end
 
-  local function ask(s, c, units)
+  function algo.ask(s, c, units)
     if units > c.capacity then return -1 end
     local debt, tick = settle(s, c)
     local over = debt + units * c.unit - c.full
@@ -42,16 +56,15 @@ do
     return (tick + wait) * c.tick - now
   end
 
-  local function take(s, c, units)
-    if c.capacity == 0 then return end
+  function algo.take(s, c, units)
+    if c.capacity == 0 then return false end
     local debt, tick = settle(s, c)
     s.debt = units < c.capacity and min(c.full, debt + units * c.unit) or c.full
     s.unit, s.at = c.unit, tick * c.tick
-    s.need = min(now + YEARS, (tick + ceil(s.debt / c.refill)) * c.tick) + GRACE
-    s.spare = min(60000000, ceil(c.full / c.refill) * c.tick)
+    return true
   end
 
-  local function show(s, c)
+  function algo.show(s, c)
     if c.capacity == 0 then return 0, 0, 0, 0 end
     local debt, tick = settle(s, c)
     local remaining = c.capacity - ceil(debt / c.unit)
@@ -60,13 +73,9 @@ do
     return remaining, (tick + ceil(rise / c.refill)) * c.tick - now, 0, 0
   end
 
-  algorithms.g = {
-    size = 33, term = term, ask = ask, take = take, show = show,
-    fresh = function() return {debt = 0, unit = 1, at = 0, need = now + GRACE, spare = 0} end,
-    open = function(raw)
-      local _, debt, unit, at, expiry = unpack_('<Bdddd', raw)
-      return {debt = debt, unit = unit, at = at, expiry = expiry, need = expiry, spare = 0}
-    end,
-    close = function(s) return pack('<Bddd', VERSION, s.debt, s.unit, s.at) end,
-  }
+  function algo.close(s, c)
+    local free = s.at + ceil(s.debt / c.refill) * c.tick -- when all is paid back
+    return pack('<Bddd', VERSION, s.debt, s.unit, s.at), min(now + YEARS, free) + GRACE,
+      min(60000000, ceil(c.full / c.refill) * c.tick)
+  end
 end

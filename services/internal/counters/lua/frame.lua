@@ -2,7 +2,7 @@
 -- over its charges. It is limit.Decide in Lua; the two must agree on every
 -- input. The files algo_*.lua are put in the place marked below.
 --
--- KEYS     the distinct counters of the batch, then its request ids
+-- KEYS     the distinct counters of the batch and its request ids
 -- ARGV[1]  now, µs since the epoch; '' reads the server's clock (production
 --          always does)
 -- ARGV[2]  the plan, bytes: per decision its number of charges (1), request
@@ -19,9 +19,9 @@
 --   S        stale: a span does not contain now; nothing was evaluated
 --   R        replayed: decision id (16), note's length (2), note, the charges
 --   C        conflict: the first decision's id (16)
---   V        a counter's value is of a version that this script cannot read
+--   V        a value is of a version that this script cannot read
 local call, byte, sub = redis.call, string.byte, string.sub
-local pack, unpack_ = struct.pack, struct.unpack
+local pack, unstruct = struct.pack, struct.unpack
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local K, A = KEYS, ARGV
 
@@ -36,103 +36,100 @@ if not now then
   local t = call('TIME')
   now = t[1] * 1000000 + t[2]
 end
+local clock = pack('<d', now)
 
+-- An algorithm has: term(pos), what a charge asks, from its arguments;
+-- open(key, raw) and fresh(key), a counter's state; ask(s, c, units), the wait
+-- or 0; take(s, c, units); show(s, c), the four numbers of a result;
+-- close(s, c), the value without its expiry, until when it is needed and for
+-- how much longer it may be kept (µs). Tables are made with all their fields
+-- at once: growing one costs more than everything else done to it.
 local algorithms = {}
 -- ALGORITHMS --
 
 local V = #K > 0 and call('MGET', unpack(K)) or {}
-local S = {} -- states by key number; a hot counter is read once and written once
-local dirty, dirties = {}, 0
+local S = {} -- states by key number: a hot counter is read once and written once
 local T = {} -- terms by argument number
+local dirty, dirties = {}, 0
+local charges = {} -- of the decision at hand
 
-local function term(pos)
-  local c = T[pos]
-  if not c then
-    local algo = algorithms[A[pos]]
-    c = algo.term(pos)
-    c.algo, c.cost = algo, A[pos + 1] + 0
-    T[pos] = c
-  end
-  return c
-end
-
--- state returns the counter's state, or nil when its value cannot be read.
-local function state(key, algo)
-  local s = S[key]
-  if not s then
-    local raw = V[key]
-    if not raw then
-      s = algo.fresh()
-    elseif byte(raw) == VERSION and #raw == algo.size then
-      s = algo.open(raw)
-    else
-      return nil
+-- ready opens n charges from byte p of the plan. It returns a status when the
+-- decision cannot be made.
+local function ready(p, n)
+  local plan, status = A[2], nil
+  for i = 1, n do
+    local k1, k2, t1, t2, flags = byte(plan, p, p + 4)
+    p = p + 5
+    local key, pos = k1 * 256 + k2, t1 * 256 + t2
+    local c, s = T[pos], S[key]
+    if not c then
+      c = algorithms[A[pos]].term(pos)
+      T[pos] = c
     end
-    S[key] = s
-  end
-  return s
-end
-
--- ready opens a decision's charges. It returns a status when the decision
--- cannot be made.
-local function ready(charges)
-  for i = 1, #charges do
-    local ch = charges[i]
-    local c = ch.term
     if c.from and (now < c.from or now >= c.till) then return 'S' end
-    ch.state = state(ch.key, c.algo)
-    if not ch.state then return 'V' end
+    if not s then
+      local raw = V[key]
+      if not raw then
+        s = c.algo.fresh(key)
+      elseif byte(raw) == VERSION and #raw == c.algo.size then
+        s = c.algo.open(key, raw)
+      else
+        s = {unreadable = true}
+      end
+      S[key] = s
+    end
+    if s.unreadable then status = 'V' end
+    s.asked = 0
+    charges[i] = {term = c, state = s, soft = flags % 2 == 1, shadow = flags >= 2, passed = true, wait = 0}
   end
+  return status
 end
 
 -- weigh asks every charge and reports whether all enforced ones pass. Charges
--- on one counter add up; a shadow charge that is not charged does not count.
-local function weigh(charges)
-  local allowed, asked = true, {}
-  for i = 1, #charges do
+-- on one counter add up; a shadow charge that is not taken does not count.
+local function weigh(n)
+  local allowed = true
+  for i = 1, n do
     local ch = charges[i]
-    local c, before = ch.term, asked[ch.key] or 0
-    if c.cost == 0 then
-      ch.passed, ch.wait = true, 0
-    else
-      ch.wait = c.algo.ask(ch.state, c, min(EXACT, before + c.cost))
+    local c, s = ch.term, ch.state
+    local units = min(EXACT, s.asked + c.cost)
+    if c.cost > 0 then
+      ch.wait = c.algo.ask(s, c, units)
       ch.passed = ch.wait == 0
     end
-    ch.charged = ch.passed or ch.soft
-    if ch.charged or not ch.shadow then asked[ch.key] = min(EXACT, before + c.cost) end
-    if not ch.passed and not ch.soft and not ch.shadow then allowed = false end
+    if ch.passed or ch.soft or not ch.shadow then s.asked = units end
+    if not (ch.passed or ch.soft or ch.shadow) then allowed = false end
   end
   return allowed
 end
 
--- charge charges what an allowed decision charges and reports whether that was
+-- take charges what an allowed decision charges and reports whether that was
 -- anything.
-local function charge(charges)
-  local charged = false
-  for i = 1, #charges do
+local function take(n)
+  local any = false
+  for i = 1, n do
     local ch = charges[i]
     local c, s = ch.term, ch.state
-    if c.cost > 0 and ch.charged then
-      c.algo.take(s, c, c.cost)
-      if not s.dirty then
-        s.dirty, dirties = true, dirties + 1
-        dirty[dirties] = ch.key
-        s.algo = c.algo
+    if c.cost > 0 and (ch.passed or ch.soft) then
+      any = true
+      if c.algo.take(s, c, c.cost) and not s.dirty then
+        s.dirty, dirties = c, dirties + 1
+        dirty[dirties] = s
       end
-      charged = true
     end
   end
-  return charged
+  return any
 end
 
-local function show(charges)
-  local out = {}
-  for i = 1, #charges do
+local function show(n)
+  local body = ''
+  for i = 1, n do
     local ch = charges[i]
-    local remaining, reset, consumed, refunded = ch.term.algo.show(ch.state, ch.term)
-    out[i] = pack('<Bddddd', ch.passed and 1 or 0, remaining, ch.wait, reset, consumed, refunded)
+    local c = ch.term
+    local remaining, reset, consumed, refunded = c.algo.show(ch.state, c)
+    body = body .. pack('<Bddddd', ch.passed and 1 or 0, remaining, ch.wait, reset, consumed, refunded)
   end
-  return table.concat(out)
+  return body
 end
 
 -- recall answers a request id that is known. The value of one is: version,
@@ -140,54 +137,48 @@ end
 local function recall(key, pos)
   local raw = V[key]
   if not raw then return nil end
-  if byte(raw) ~= VERSION then return 'V' .. pack('<d', now) end
-  if sub(raw, 2, 17) ~= A[pos] then return 'C' .. pack('<d', now) .. sub(raw, 18, 33) end
-  return 'R' .. pack('<d', now) .. sub(raw, 18)
+  if byte(raw) ~= VERSION then return 'V' .. clock end
+  if sub(raw, 2, 17) ~= A[pos] then return 'C' .. clock .. sub(raw, 18, 33) end
+  return 'R' .. clock .. sub(raw, 18)
 end
 
 local function remember(key, pos, body)
   local id, note = sub(A[pos + 1], 1, 16), sub(A[pos + 1], 17)
-  local raw = pack('>B', VERSION) .. A[pos] .. id .. pack('>H', #note) .. note .. body
-  V[key] = raw
-  call('SET', K[key], raw, 'PX', REMEMBER)
+  V[key] = pack('>B', VERSION) .. A[pos] .. id .. pack('>H', #note) .. note .. body
+  call('SET', K[key], V[key], 'PX', REMEMBER)
 end
 
-local function decide(charges, key, pos)
-  local known = key > 0 and recall(key, pos)
-  if known then return known end
-  local status = ready(charges)
-  if status then return status .. pack('<d', now) end
-  local allowed = weigh(charges)
-  local charged = allowed and charge(charges)
-  local body = show(charges)
-  if charged and key > 0 then remember(key, pos, body) end
-  return (charged and 'A' or allowed and 'a' or 'D') .. pack('<d', now) .. body
-end
-
-local out = {}
-local plan, p = A[2], 1
-while p <= #plan do
-  local n, k1, k2, p1, p2 = byte(plan, p, p + 4)
-  p = p + 5
-  local charges = {}
-  for i = 1, n do
-    local c1, c2, t1, t2, flags = byte(plan, p, p + 4)
-    p = p + 5
-    charges[i] = {key = c1 * 256 + c2, term = term(t1 * 256 + t2), soft = flags % 2 == 1, shadow = flags >= 2}
+local out, at, size = {}, 1, #A[2]
+while at <= size do
+  local n, k1, k2, p1, p2 = byte(A[2], at, at + 4)
+  local request, pos = k1 * 256 + k2, p1 * 256 + p2
+  local answer = request > 0 and recall(request, pos)
+  if not answer then
+    local status = ready(at + 5, n)
+    if status then
+      answer = status .. clock
+    else
+      local allowed = weigh(n)
+      local charged = allowed and take(n)
+      local body = show(n)
+      if charged and request > 0 then remember(request, pos, body) end
+      answer = (charged and 'A' or allowed and 'a' or 'D') .. clock .. body
+    end
   end
-  out[#out + 1] = decide(charges, k1 * 256 + k2, p1 * 256 + p2)
+  out[#out + 1] = answer
+  at = at + 5 + 5 * n
 end
 
 -- A value carries its own expiry (µs since the epoch). While that is late
 -- enough the value is changed in place, which keeps the key's.
 for i = 1, dirties do
-  local key = dirty[i]
-  local s = S[key]
-  if s.expiry and s.expiry >= s.need then
-    call('SETRANGE', K[key], 0, s.algo.close(s))
+  local s = dirty[i]
+  local value, need, spare = s.dirty.algo.close(s, s.dirty)
+  if s.expiry and s.expiry >= need then
+    call('SETRANGE', K[s.key], 0, value)
   else
-    local expiry = s.need + s.spare
-    call('SET', K[key], s.algo.close(s) .. pack('<d', expiry), 'PX', ceil((expiry - now) / 1000))
+    local expiry = need + spare
+    call('SET', K[s.key], value .. pack('<d', expiry), 'PX', ceil((expiry - now) / 1000))
   end
 end
 return out

@@ -1,0 +1,104 @@
+//go:build integration
+
+package counters_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"penstock.dev/services/internal/counters"
+	"penstock.dev/services/internal/limit"
+	"penstock.dev/services/internal/redistest"
+)
+
+// BenchmarkDecide publishes what a decision costs: wall time of one caller
+// after another and of many at once, and the server's own time (server-µs/op,
+// from INFO commandstats).
+func BenchmarkDecide(b *testing.B) {
+	for _, n := range []int{1, 6} {
+		b.Run(fmt.Sprint(n, " charges"), func(b *testing.B) {
+			store, client := benchStore(b)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if _, err := store.Decide(b.Context(), benchDecision(n, i)); err != nil {
+					b.Fatal(err)
+				}
+			}
+			report(b, client)
+		})
+		b.Run(fmt.Sprint(n, " charges, 64 callers"), func(b *testing.B) {
+			store, client := benchStore(b)
+			b.ReportAllocs()
+			b.SetParallelism(32)
+			var i atomic.Int64
+			b.RunParallel(func(p *testing.PB) {
+				for p.Next() {
+					if _, err := store.Decide(b.Context(), benchDecision(n, int(i.Add(1)))); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+			report(b, client)
+		})
+	}
+}
+
+func benchStore(b *testing.B) (*counters.Store, *redis.Client) {
+	b.Helper()
+	server := redistest.Start(b)
+	store := openStore(b, server.URL, generous)
+	if err := store.Ready(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	client := server.Client()
+	if err := client.ConfigResetStat(b.Context()).Err(); err != nil {
+		b.Fatal(err)
+	}
+	return store, client
+}
+
+// benchDecision asks n counters of one of 10,000 tenants: two thirds rates,
+// one third quotas.
+func benchDecision(n, i int) limit.Decision {
+	span := month(time.Now())
+	who := "tenant-" + strconv.Itoa(i%10_000)
+	d := limit.Decision{Charges: make([]limit.Charge, n)}
+	for k := range d.Charges {
+		if k%3 == 2 {
+			d.Charges[k] = quota(who, span, 1_000_000_000, 1)
+			d.Charges[k].Counter.Meter = "meter-" + strconv.Itoa(k)
+		} else {
+			d.Charges[k] = gcra(who, 1_000_000, time.Duration(k+1)*time.Second, 1_000_000, 1)
+		}
+	}
+	return d
+}
+
+// report reads the server's time per decision.
+func report(b *testing.B, client *redis.Client) {
+	b.Helper()
+	info, err := client.Info(b.Context(), "commandstats").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for line := range strings.Lines(info) {
+		rest, ok := strings.CutPrefix(line, "cmdstat_evalsha:")
+		if !ok {
+			continue
+		}
+		fields := map[string]float64{}
+		for _, f := range strings.Split(strings.TrimSpace(rest), ",") {
+			name, value, _ := strings.Cut(f, "=")
+			fields[name], _ = strconv.ParseFloat(value, 64)
+		}
+		b.ReportMetric(fields["usec"]/float64(b.N), "server-µs/op")
+		b.ReportMetric(float64(b.N)/fields["calls"], "decisions/call")
+	}
+}
