@@ -31,7 +31,11 @@ func up(ctx context.Context, cfg config, s *screen) error {
 	}
 	s.heading("Penstock is up")
 	showAddresses(s, e)
-	showTries(s, ".run", cfg.estate.Samples)
+	keys, err := e.Keys()
+	if err != nil {
+		return err
+	}
+	showTries(s, ".run", len(keys) > 0)
 	s.print("\n  Logs are in .run/*.log. make down stops everything.")
 	return nil
 }
