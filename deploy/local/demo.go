@@ -36,9 +36,9 @@ func demo(ctx context.Context, cfg config, s *screen) (err error) {
 	if !cfg.portBase {
 		options.PortBase = estate.DemoPortBase
 	}
-	options.Samples = true
+	options.Dir, options.Samples, options.Say = dir, true, s.progress
 	s.heading("Penstock: the gate in front of a shared API estate")
-	e, err := estate.Up(ctx, estate.Start{Dir: dir, Say: s.progress}, options)
+	e, err := estate.Up(ctx, options)
 	if err != nil {
 		return err
 	}

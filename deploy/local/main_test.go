@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -26,7 +27,7 @@ func TestVariables(t *testing.T) {
 
 	c, err := parseConfig(env())
 	want := config{estate: estate.Options{PortBase: estate.DefaultPortBase, Gateways: 1, Samples: true, Kafka: estate.Embedded}}
-	if err != nil || c != want {
+	if err != nil || !reflect.DeepEqual(c, want) {
 		t.Errorf("without variables: %+v, %v; want %+v", c, err, want)
 	}
 	c, err = parseConfig(env("PORT_BASE", "20000", "GATEWAYS", "2", "SAMPLES", "0", "KAFKA", "real", "CI", "true", "WIPE", "1"))
@@ -34,7 +35,7 @@ func TestVariables(t *testing.T) {
 		estate:   estate.Options{PortBase: 20_000, Gateways: 2, Kafka: estate.Real},
 		portBase: true, wipe: true, unguarded: true,
 	}
-	if err != nil || c != want {
+	if err != nil || !reflect.DeepEqual(c, want) {
 		t.Errorf("with variables: %+v, %v; want %+v", c, err, want)
 	}
 	_, err = parseConfig(env("PORT_BASE", "many", "SAMPLES", "maybe", "GATEWAYS", "9"))

@@ -25,7 +25,9 @@ func up(ctx context.Context, cfg config, s *screen) error {
 	if err != nil {
 		return err
 	}
-	e, err := estate.Up(ctx, estate.Start{Dir: dir, Detach: true, Say: s.progress}, cfg.estate)
+	options := cfg.estate
+	options.Dir, options.Detach, options.Say = dir, true, s.progress
+	e, err := estate.Up(ctx, options)
 	if err != nil {
 		return err
 	}

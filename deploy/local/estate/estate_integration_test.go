@@ -68,7 +68,6 @@ func get(t *testing.T, e *estate.Estate, url string) int {
 // keys survive a stop, and afterwards nothing is left running.
 func TestIntegrationUpIsIdempotent(t *testing.T) {
 	dir := t.TempDir()
-	start := estate.Start{Dir: dir, Detach: true, Volatile: true, Say: func(s string) { t.Log(s) }}
 	t.Cleanup(func() {
 		if _, err := estate.Down(context.WithoutCancel(t.Context()), dir, nil); err != nil {
 			t.Error(err)
@@ -76,7 +75,8 @@ func TestIntegrationUpIsIdempotent(t *testing.T) {
 	})
 	up := func(o estate.Options) *estate.Estate {
 		t.Helper()
-		e, err := estate.Up(t.Context(), start, o)
+		o.Dir, o.Detach, o.Volatile, o.Say = dir, true, true, func(s string) { t.Log(s) }
+		e, err := estate.Up(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"path/filepath"
 	"strings"
+
+	"penstock.dev/deploy/local/server"
 )
 
 // The two kinds of Kafka.
@@ -20,18 +23,47 @@ const (
 	DemoPortBase    = 18500
 )
 
-// Options say which estate is wanted. They are kept with its data.
+// Options say which estate is wanted, and how it is run.
 type Options struct {
-	PortBase int    `json:"port_base"` // ports PortBase to PortBase+99; 0 picks free ones
-	Gateways int    `json:"gateways"`  // 1 or 2; 0 means 1
-	Samples  bool   `json:"samples"`   // a sample catalogue, put in when it is not there
-	Kafka    string `json:"kafka"`     // Embedded or Real; empty means Embedded
+	Root string // the clone; empty means the one around the working directory
+	Dir  string // of the estate; empty means .run in the clone
+	// Detach lets the processes outlive this one. Otherwise they die with it.
+	Detach bool
+	// Volatile trades durability against a crash of the machine for speed.
+	Volatile bool
+	Say      func(string) // progress; nil drops it
+
+	// What follows is kept with the data: the variables of make.
+
+	PortBase int    // ports PortBase to PortBase+99; 0 picks free ones
+	Gateways int    // 1 or 2; 0 means 1
+	Samples  bool   // a sample catalogue, put in when it is not there
+	Kafka    string // Embedded or Real; empty means Embedded
 
 	// Servers that somebody else runs; the estate then starts none of that kind.
+	RedisURL          string
+	DatabaseURL       string
+	KafkaBrokers      string // comma-separated
+	SchemaRegistryURL string // required with KafkaBrokers
+}
+
+// variables are the part of Options that belongs to an estate's data.
+type variables struct {
+	PortBase          int    `json:"port_base"`
+	Gateways          int    `json:"gateways"`
+	Samples           bool   `json:"samples"`
+	Kafka             string `json:"kafka"`
 	RedisURL          string `json:"redis_url,omitempty"`
 	DatabaseURL       string `json:"database_url,omitempty"`
 	KafkaBrokers      string `json:"kafka_brokers,omitempty"`
-	SchemaRegistryURL string `json:"schema_registry_url,omitempty"` // required with KafkaBrokers
+	SchemaRegistryURL string `json:"schema_registry_url,omitempty"`
+}
+
+func (o Options) variables() variables {
+	o = o.withDefaults()
+	return variables{
+		o.PortBase, o.Gateways, o.Samples, o.Kafka, o.RedisURL, o.DatabaseURL, o.KafkaBrokers, o.SchemaRegistryURL,
+	}
 }
 
 func (o Options) withDefaults() Options {
@@ -42,6 +74,21 @@ func (o Options) withDefaults() Options {
 		o.Kafka = Embedded
 	}
 	return o
+}
+
+// located fills in where the clone and the estate are.
+func (o Options) located() (Options, error) {
+	var err error
+	if o.Root == "" {
+		if o.Root, err = server.Root(); err != nil {
+			return o, err
+		}
+	}
+	if o.Dir == "" {
+		o.Dir = filepath.Join(o.Root, ".run")
+	}
+	o.Dir, err = filepath.Abs(o.Dir)
+	return o, err
 }
 
 // Validate returns every fault at once.

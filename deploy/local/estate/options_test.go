@@ -39,7 +39,7 @@ func TestPortsOfAnEstate(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
-	first, err := loadState(t.Context(), dir, Options{PortBase: 20_000})
+	first, err := loadState(t.Context(), dir, variables{PortBase: 20_000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestPortsOfAnEstate(t *testing.T) {
 		}
 		owner[port] = name
 	}
-	moved, err := loadState(t.Context(), dir, Options{PortBase: 21_000})
+	moved, err := loadState(t.Context(), dir, variables{PortBase: 21_000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,11 +71,11 @@ func TestFreePortsAreKept(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
-	first, err := loadState(t.Context(), dir, Options{})
+	first, err := loadState(t.Context(), dir, variables{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := loadState(t.Context(), dir, Options{})
+	second, err := loadState(t.Context(), dir, variables{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,11 +91,11 @@ func TestFreePortsAreKept(t *testing.T) {
 func TestOtherDataIsRefused(t *testing.T) {
 	t.Parallel()
 
-	kept := Options{Kafka: Embedded, PortBase: 18000, Gateways: 1}
-	if err := sameData(kept, Options{Kafka: Embedded, PortBase: 19000, Gateways: 2, RedisURL: "redis://h:1"}); err != nil {
+	kept := variables{Kafka: Embedded, PortBase: 18000, Gateways: 1}
+	if err := sameData(kept, variables{Kafka: Embedded, PortBase: 19000, Gateways: 2, RedisURL: "redis://h:1"}); err != nil {
 		t.Errorf("other ports, gateways and Redis: %v", err)
 	}
-	for _, other := range []Options{{Kafka: Real}, {Kafka: Embedded, DatabaseURL: "postgres://h/d"}} {
+	for _, other := range []variables{{Kafka: Real}, {Kafka: Embedded, DatabaseURL: "postgres://h/d"}} {
 		if err := sameData(kept, other); err == nil || !strings.Contains(err.Error(), "WIPE=1") {
 			t.Errorf("%s: err = %v, want what to do", other, err)
 		}

@@ -28,13 +28,13 @@ const stopService = 25 * time.Second
 // needTools gets everything that Debian has in one call.
 func (u *undertaking) needTools(ctx context.Context) error {
 	var tools []server.Tool
-	if u.o.RedisURL == "" {
+	if u.v.RedisURL == "" {
 		tools = append(tools, server.Redis)
 	}
-	if u.o.DatabaseURL == "" {
+	if u.v.DatabaseURL == "" {
 		tools = append(tools, server.Postgres)
 	}
-	if u.o.Kafka == Real && u.o.KafkaBrokers == "" {
+	if u.v.Kafka == Real && u.v.KafkaBrokers == "" {
 		tools = append(tools, server.Java)
 	}
 	return server.Need(ctx, server.Run{Say: u.Say}, tools...)
@@ -50,7 +50,7 @@ func (u *undertaking) build(ctx context.Context) error {
 		{Gateway, "services/gateway", "."},
 		{Sample, "deploy/local", "./sample"},
 	} {
-		if slices.Contains(u.running, c.process) && (c.process != Gateway || u.o.Gateways == 1 || slices.Contains(u.running, Gateway2)) {
+		if slices.Contains(u.running, c.process) && (c.process != Gateway || u.v.Gateways == 1 || slices.Contains(u.running, Gateway2)) {
 			continue
 		}
 		if _, err := server.Build(ctx, u.Root, c.module, c.pkg, server.Run{Say: u.Say}); err != nil {
@@ -67,15 +67,15 @@ func (u *undertaking) build(ctx context.Context) error {
 // parts are the processes of this estate.
 func (u *undertaking) parts() []part {
 	var parts []part
-	if u.o.RedisURL == "" {
+	if u.v.RedisURL == "" {
 		parts = append(parts, part{Redis, servers, u.ports(Redis), u.startRedis})
 	}
-	if u.o.DatabaseURL == "" {
+	if u.v.DatabaseURL == "" {
 		parts = append(parts, part{Postgres, servers, u.ports(Postgres), u.startPostgres})
 	}
 	switch {
-	case u.o.KafkaBrokers != "":
-	case u.o.Kafka == Real:
+	case u.v.KafkaBrokers != "":
+	case u.v.Kafka == Real:
 		parts = append(parts,
 			part{Kafka, servers, u.ports(Kafka, controller), u.startKafka},
 			part{Registry, servers, u.ports(Registry, registryKafka), u.startRegistry})
@@ -87,7 +87,7 @@ func (u *undertaking) parts() []part {
 		part{Sample, data, u.ports(Sample), u.startSample},
 		part{OutboxRelay, data, u.ports(OutboxRelay + adminSuffix), u.startOutboxRelay},
 		part{Gateway, data, u.ports(Gateway, Gateway+adminSuffix), u.gateway(Gateway)})
-	if u.o.Gateways > 1 {
+	if u.v.Gateways > 1 {
 		parts = append(parts, part{Gateway2, data, u.ports(Gateway2, Gateway2+adminSuffix), u.gateway(Gateway2)})
 	}
 	return parts
@@ -211,12 +211,12 @@ func (u *undertaking) env() map[string]string {
 		"REDIS_URL":                "redis://" + u.addr(Redis) + "/0",
 		"DATABASE_URL":             "postgres://postgres@" + u.addr(Postgres) + "/" + ruleAdminDatabase + "?sslmode=disable",
 	}
-	if u.o.Gateways > 1 {
+	if u.v.Gateways > 1 {
 		env["GATEWAY_URL_2"], env["GATEWAY_METRICS_URL_2"] = web(Gateway2), web(Gateway2+adminSuffix)
 	}
 	for name, value := range map[string]string{
-		"KAFKA_BROKERS": u.o.KafkaBrokers, "SCHEMA_REGISTRY_URL": u.o.SchemaRegistryURL,
-		"REDIS_URL": u.o.RedisURL, "DATABASE_URL": u.o.DatabaseURL,
+		"KAFKA_BROKERS": u.v.KafkaBrokers, "SCHEMA_REGISTRY_URL": u.v.SchemaRegistryURL,
+		"REDIS_URL": u.v.RedisURL, "DATABASE_URL": u.v.DatabaseURL,
 	} {
 		if value != "" {
 			env[name] = value

@@ -27,9 +27,9 @@ const (
 // A state is what an estate must remember: a process that was killed comes back
 // on the same port, and tokens that people have copied go on working.
 type state struct {
-	Options Options           `json:"options"`
-	Ports   map[string]int    `json:"ports"`
-	Tokens  map[string]string `json:"tokens"`
+	Variables variables         `json:"variables"`
+	Ports     map[string]int    `json:"ports"`
+	Tokens    map[string]string `json:"tokens"`
 }
 
 // Names of tokens, as in estate.env.
@@ -38,16 +38,6 @@ const (
 	adminToken    = "ADMIN_TOKEN"
 	readonlyToken = "READONLY_TOKEN"
 )
-
-// Kept returns the options of the estate below dir. Kept is false when there is
-// none.
-func Kept(dir string) (o Options, kept bool, err error) {
-	s, err := readState(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return Options{}, false, nil
-	}
-	return s.Options, err == nil, err
-}
 
 func readState(dir string) (state, error) {
 	var s state
@@ -62,17 +52,17 @@ func readState(dir string) (state, error) {
 	return s, nil
 }
 
-// loadState returns the state below dir for the wanted options, with ports and
+// loadState returns the state below dir for the wanted variables, with ports and
 // tokens for whatever has none yet, and keeps it.
-func loadState(ctx context.Context, dir string, want Options) (state, error) {
+func loadState(ctx context.Context, dir string, want variables) (state, error) {
 	s, err := readState(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return s, err
 	}
-	if s.Options.PortBase != want.PortBase {
+	if s.Variables.PortBase != want.PortBase {
 		s.Ports = nil
 	}
-	s.Options = want
+	s.Variables = want
 	if s.Ports, err = assignPorts(ctx, want.PortBase, s.Ports); err != nil {
 		return s, err
 	}

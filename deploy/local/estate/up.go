@@ -15,17 +15,6 @@ import (
 	"penstock.dev/deploy/local/server"
 )
 
-// A Start says how an estate is started, whatever it consists of.
-type Start struct {
-	Root string // the clone; empty means the one around the working directory
-	Dir  string // of the estate; empty means .run in the clone
-	// Detach lets the processes outlive this one. Otherwise they die with it.
-	Detach bool
-	// Volatile trades durability against a crash of the machine for speed.
-	Volatile bool
-	Say      func(string) // progress; nil drops it
-}
-
 // Up starts what does not run yet and returns when all of it is ready, and the
 // sample catalogue is enforced. What a detached Up left running below the same
 // directory is left alone, and the options that it was started with stay in
@@ -33,28 +22,28 @@ type Start struct {
 //
 // When Up fails, what it started detached stays for Down to stop; otherwise all
 // of it is stopped.
-func Up(ctx context.Context, s Start, o Options) (*Estate, error) {
+func Up(ctx context.Context, o Options) (*Estate, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s, err := s.withDefaults()
+	o, err := o.located()
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(filepath.Join(s.Dir, dataDir), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(o.Dir, dataDir), 0o755); err != nil {
 		return nil, err
 	}
-	unlock, err := server.Lock(ctx, filepath.Join(s.Dir, lockFile), server.Run{Say: s.Say})
+	unlock, err := server.Lock(ctx, filepath.Join(o.Dir, lockFile), server.Run{Say: o.Say})
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	u, err := prepare(ctx, s, o.withDefaults())
+	u, err := prepare(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	if err := u.start(ctx); err != nil {
-		if !s.Detach {
+		if !o.Detach {
 			err = errors.Join(err, u.e.Down(context.WithoutCancel(ctx)))
 		}
 		return nil, err
@@ -62,57 +51,45 @@ func Up(ctx context.Context, s Start, o Options) (*Estate, error) {
 	return u.e, nil
 }
 
-func (s Start) withDefaults() (Start, error) {
-	var err error
-	if s.Root == "" {
-		if s.Root, err = server.Root(); err != nil {
-			return s, err
-		}
-	}
-	if s.Dir == "" {
-		s.Dir = filepath.Join(s.Root, ".run")
-	}
-	s.Dir, err = filepath.Abs(s.Dir)
-	return s, err
-}
-
 // An undertaking is one Up in progress.
 type undertaking struct {
-	Start
-	o       Options
+	Options
+	v       variables // those in force
 	state   state
 	running []string // found running before anything was started
 	e       *Estate
 }
 
 // prepare decides options and ports, and refuses ports that a stranger holds.
-func prepare(ctx context.Context, s Start, want Options) (*undertaking, error) {
-	running, err := Running(s.Dir)
+func prepare(ctx context.Context, o Options) (*undertaking, error) {
+	running, err := Running(o.Dir)
 	if err != nil {
 		return nil, err
 	}
-	kept, have, err := Kept(s.Dir)
-	if err != nil {
+	before, err := readState(o.Dir)
+	have := err == nil
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
+	want := o.variables()
 	if have && len(running) > 0 {
-		if kept != want {
-			tell(s.Say, "runs with the variables of the first call, which stay in force:")
-			tell(s.Say, "%s", kept)
+		if before.Variables != want {
+			tell(o.Say, "runs with the variables of the first call, which stay in force:")
+			tell(o.Say, "%s", before.Variables)
 		}
-		want = kept
+		want = before.Variables
 	} else if have {
-		if err := sameData(kept, want); err != nil {
+		if err := sameData(before.Variables, want); err != nil {
 			return nil, err
 		}
 	}
-	st, err := loadState(ctx, s.Dir, want)
+	st, err := loadState(ctx, o.Dir, want)
 	if err != nil {
 		return nil, err
 	}
 	u := &undertaking{
-		Start: s, o: want, state: st, running: running,
-		e: &Estate{Dir: s.Dir, processes: map[string]*server.Process{}},
+		Options: o, v: want, state: st, running: running,
+		e: &Estate{Dir: o.Dir, processes: map[string]*server.Process{}},
 	}
 	u.e.Env = u.env()
 	return u, u.checkPorts()
@@ -123,15 +100,15 @@ var ErrOtherData = errors.New("the data of this estate was made with other varia
 
 // sameData refuses what would leave the topics of an estate and its database to
 // contradict each other.
-func sameData(kept, want Options) error {
+func sameData(kept, want variables) error {
 	if kept.Kafka == want.Kafka && kept.KafkaBrokers == want.KafkaBrokers && kept.DatabaseURL == want.DatabaseURL {
 		return nil
 	}
 	return fmt.Errorf("%w: %s\n  give the same, or forget the data first: make down WIPE=1", ErrOtherData, kept)
 }
 
-// String shows options as the variables of make.
-func (o Options) String() string {
+// String shows them as they are given to make.
+func (o variables) String() string {
 	words := []string{"KAFKA=" + o.Kafka, "GATEWAYS=" + strconv.Itoa(o.Gateways)}
 	if o.PortBase != 0 {
 		words = append(words, "PORT_BASE="+strconv.Itoa(o.PortBase))
@@ -157,7 +134,7 @@ func (u *undertaking) checkPorts() error {
 		}
 	}
 	if err := server.CheckPorts(ports...); err != nil {
-		return fmt.Errorf("%w\n  stop them, or choose other ports, e.g. PORT_BASE=%d", err, u.o.PortBase+1000)
+		return fmt.Errorf("%w\n  stop them, or choose other ports, e.g. PORT_BASE=%d", err, u.v.PortBase+1000)
 	}
 	return nil
 }
@@ -186,7 +163,7 @@ func (u *undertaking) start(ctx context.Context) error {
 	if err := writeEnv(filepath.Join(u.Dir, envFile), "Where everything is. Written by make up; set -a; . .run/estate.env", u.e.Env); err != nil {
 		return err
 	}
-	if !u.o.Samples {
+	if !u.v.Samples {
 		return nil
 	}
 	return u.seed(ctx)
