@@ -70,7 +70,7 @@ func common(t *testing.T) system {
 			shared.err = err
 			return
 		}
-		shared.e, shared.err = estate.Up(context.Background(), start(dir), estate.Options{Gateways: 2, Samples: true})
+		shared.e, shared.err = estate.Up(context.Background(), estate.Options{Dir: dir, Gateways: 2, Samples: true, Volatile: true})
 	})
 	if shared.err != nil {
 		t.Fatal(shared.err)
@@ -81,7 +81,8 @@ func common(t *testing.T) system {
 // own starts an estate for one test, which may kill its processes.
 func own(t *testing.T, o estate.Options) system {
 	t.Helper()
-	e, err := estate.Up(t.Context(), start(t.TempDir()), o)
+	o.Dir, o.Volatile = t.TempDir(), true
+	e, err := estate.Up(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,8 +98,6 @@ func own(t *testing.T, o estate.Options) system {
 	})
 	return system{t, e, e.Admin()}
 }
-
-func start(dir string) estate.Start { return estate.Start{Dir: dir, Volatile: true} }
 
 // within polls until ok returns nil, and fails with its last error.
 func (s system) within(d time.Duration, what string, ok func() error) {
