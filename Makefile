@@ -82,7 +82,8 @@ arch: check ## Check who imports whom and the form of the papers (never from the
 
 .PHONY: lint
 lint: check $(LINTER) ## Lint every module
-	@for m in $(MODULES); do echo "== lint $${m#$(CURDIR)/}"; (cd "$$m" && $(LINTER) run --allow-serial-runners --build-tags integration,acceptance ./...); done
+	@code=0; for m in $(MODULES); do echo "== lint $${m#$(CURDIR)/}"; \
+	(cd "$$m" && $(LINTER) run --allow-serial-runners --build-tags integration,acceptance ./...) || code=1; done; exit $$code
 
 # The linter is built from its Go module, once for all clones.
 $(LINTER):
@@ -93,7 +94,7 @@ $(LINTER):
 
 .PHONY: verify
 verify: check ## Fail if a go.mod, a go.sum or a generated file is stale
-	@for m in $(MODULES); do echo "== verify $${m#$(CURDIR)/}"; (cd "$$m" && GOWORK=off go mod tidy -diff); done
+	@code=0; for m in $(MODULES); do echo "== verify $${m#$(CURDIR)/}"; (cd "$$m" && GOWORK=off go mod tidy -diff) || code=1; done; exit $$code
 	@state() { git diff HEAD; git ls-files -o --exclude-standard -z | xargs -0 -r sha256sum; }; \
 	before=$$(state); echo "== verify generated files"; go generate $(MODULE)/...; \
 	[ "$$before" = "$$(state)" ] || { git status --short; echo "generated files are stale: commit what go generate has just written" >&2; exit 1; }
