@@ -102,7 +102,7 @@ func (b *Broker) start(ctx context.Context) error {
 	if b.listener, err = lc.Listen(ctx, "tcp", b.cfg.Registry); err != nil {
 		return fmt.Errorf("registry: %w", err)
 	}
-	b.serve()
+	b.serve(context.WithoutCancel(ctx))
 	return nil
 }
 
@@ -161,16 +161,15 @@ func (b *Broker) openData() error {
 func (b *Broker) logDir() string  { return filepath.Join(b.cfg.DataDir, "kafka") }
 func (b *Broker) safeDir() string { return filepath.Join(b.cfg.DataDir, "compacting") }
 
-// serve runs the registry's server and the cleaner.
-func (b *Broker) serve() {
+// serve runs the registry's server and the cleaner until Close.
+func (b *Broker) serve(ctx context.Context) {
 	b.server = &http.Server{Handler: b.schemas.Handler(), ReadHeaderTimeout: shutdownTimeout}
 	b.loops.Go(func() {
 		if err := b.server.Serve(b.listener); !errors.Is(err, http.ErrServerClosed) {
 			b.log.Error("registry stopped serving", "error", err.Error())
 		}
 	})
-	ctx, stop := context.WithCancel(context.TODO())
-	b.stop = stop
+	ctx, b.stop = context.WithCancel(ctx)
 	if b.cfg.CompactEvery > 0 {
 		b.loops.Go(func() { b.clean(ctx) })
 	}
@@ -193,7 +192,7 @@ func (b *Broker) Close() {
 		b.stop()
 	}
 	if b.server != nil {
-		ctx, cancel := context.WithTimeout(context.TODO(), shutdownTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout) // Close ends by itself, whatever its caller's context
 		if err := b.server.Shutdown(ctx); err != nil {
 			b.log.Warn("requests to the registry were cut", "error", err.Error())
 			_ = b.server.Close()
@@ -241,7 +240,7 @@ func (l clusterLog) Logf(level kfake.LogLevel, format string, args ...any) {
 		l.log.Error("broker", "event", fmt.Sprintf(format, args...))
 	case kfake.LogLevelWarn:
 		l.log.Warn("broker", "event", fmt.Sprintf(format, args...))
-	default:
+	case kfake.LogLevelNone, kfake.LogLevelInfo, kfake.LogLevelDebug:
 		l.log.Debug("broker", "event", fmt.Sprintf(format, args...))
 	}
 }

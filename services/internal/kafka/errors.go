@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -66,9 +65,4 @@ func translate(err error) error {
 // fail the same way. Everything else may be tried again.
 func Permanent(err error) bool {
 	return errors.Is(err, ErrTooLarge) || errors.Is(err, kerr.InvalidRecord) || errors.Is(err, kerr.InvalidTopicException)
-}
-
-// stopped reports whether err is only the end of ctx.
-func stopped(ctx context.Context, err error) bool {
-	return ctx.Err() != nil && errors.Is(err, ctx.Err())
 }

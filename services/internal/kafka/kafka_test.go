@@ -65,7 +65,9 @@ func (j *journal) run(t *testing.T, c *kafka.Client, topic string, h kafka.LogHa
 	go func() { j.ended <- c.ReadLog(ctx, topic, h) }()
 	t.Cleanup(func() {
 		cancel()
-		<-j.ended
+		if err := <-j.ended; err == nil {
+			t.Error("ReadLog returned nil: it goes on for ever or says why not")
+		}
 	})
 }
 

@@ -82,50 +82,57 @@ func TestReadLogReplaysThenFollows(t *testing.T) {
 	}
 }
 
-// TestReadLogCatchesUpOnOddTails guarantees that the end is found where the
-// broker's end offset is not one after the last record, which a loop that
-// counts records waits for in vain.
+// A tail is how a partition may end such that the broker's end offset is not
+// one after the last record. A loop that counts records waits there in vain.
+type tail struct {
+	name       string
+	partitions int32
+	fill       func(b *kafkatest.Broker, topic string)
+	want       []string
+}
+
+var tails = []tail{
+	{"an empty topic", 1, func(*kafkatest.Broker, string) {}, nil},
+	{"an empty topic of many partitions", 6, func(*kafkatest.Broker, string) {}, nil},
+	{"some partitions are empty", 4, func(b *kafkatest.Broker, log string) { put(b, log, "a", "1") }, []string{"a=1"}},
+	{"the tail is the marker of a rolled back transaction", 1, func(b *kafkatest.Broker, log string) {
+		put(b, log, "a", "1")
+		b.Abort(kafkatest.Record{Topic: log, Key: "a", Value: []byte("never")})
+	}, []string{"a=1"}},
+	{"everything was rolled back", 1, func(b *kafkatest.Broker, log string) {
+		b.Abort(kafkatest.Record{Topic: log, Key: "a", Value: []byte("never")})
+	}, nil},
+	{"every record was deleted", 1, func(b *kafkatest.Broker, log string) {
+		put(b, log, "a", "1", "b", "2")
+		b.DeleteRecords(log, 0, 2)
+	}, nil},
+	{"the oldest records were deleted", 1, func(b *kafkatest.Broker, log string) {
+		put(b, log, "a", "1", "b", "2")
+		b.DeleteRecords(log, 0, 1)
+	}, []string{"b=2"}},
+}
+
+// catchesUp reads a topic with such a tail to its end and beyond.
+func (tt tail) catchesUp(t *testing.T, b *kafkatest.Broker, topic string, config ...string) {
+	t.Helper()
+	b.CreateTopic(topic, tt.partitions, config...)
+	tt.fill(b, topic)
+	j := read(t, open(t, b), topic)
+	j.wait(t, append(tt.want, "caught up")...)
+	put(b, topic, "z", "9") // and it goes on from there
+	j.wait(t, append(tt.want, "caught up", "z=9")...)
+}
+
+// TestReadLogCatchesUpOnOddTails guarantees that the end is found on each.
 func TestReadLogCatchesUpOnOddTails(t *testing.T) {
 	t.Parallel()
-	tests := []struct {
-		name       string
-		partitions int32
-		fill       func(*kafkatest.Broker)
-		want       []string
-	}{
-		{"an empty topic", 1, func(*kafkatest.Broker) {}, nil},
-		{"an empty topic of many partitions", 6, func(*kafkatest.Broker) {}, nil},
-		{"some partitions are empty", 4, func(b *kafkatest.Broker) { put(b, "log", "a", "1") }, []string{"a=1"}},
-		{"the tail is the marker of a rolled back transaction", 1, func(b *kafkatest.Broker) {
-			put(b, "log", "a", "1")
-			b.Abort(kafkatest.Record{Topic: "log", Key: "a", Value: []byte("never")})
-		}, []string{"a=1"}},
-		{"everything was rolled back", 1, func(b *kafkatest.Broker) {
-			b.Abort(kafkatest.Record{Topic: "log", Key: "a", Value: []byte("never")})
-		}, nil},
-		{"compaction left gaps", 1, func(b *kafkatest.Broker) {
-			put(b, "log", "a", "1", "a", "2", "b", "nil", "c", "3", "c", "nil", "a", "4", "d", "5")
-			b.Compact()
-		}, []string{"a=4", "d=5"}},
-		{"every record was deleted", 1, func(b *kafkatest.Broker) {
-			put(b, "log", "a", "1", "b", "2")
-			b.DeleteRecords("log", 0, 2)
-		}, nil},
-		{"the oldest records were deleted", 1, func(b *kafkatest.Broker) {
-			put(b, "log", "a", "1", "b", "2")
-			b.DeleteRecords("log", 0, 1)
-		}, []string{"b=2"}},
-	}
-	for _, tt := range tests {
+	for _, tt := range append(tails, tail{"compaction left gaps", 1, func(b *kafkatest.Broker, log string) {
+		put(b, log, "a", "1", "a", "2", "b", "nil", "c", "3", "c", "nil", "a", "4", "d", "5")
+		b.Compact()
+	}, []string{"a=4", "d=5"}}) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			b := kafkatest.Start(t)
-			b.CreateTopic("log", tt.partitions, "cleanup.policy", "compact", "delete.retention.ms", "0")
-			tt.fill(b)
-			j := read(t, open(t, b), "log")
-			j.wait(t, append(tt.want, "caught up")...)
-			put(b, "log", "z", "9") // and it goes on from there
-			j.wait(t, append(tt.want, "caught up", "z=9")...)
+			tt.catchesUp(t, kafkatest.Start(t), "log", "cleanup.policy", "compact", "delete.retention.ms", "0")
 		})
 	}
 }

@@ -29,7 +29,10 @@ const registryTimeout = 5 * time.Second
 // an error for the method.
 type notFound struct{}
 
-func (notFound) Error() string  { return "schema registry: not found" }
+// Error returns the message.
+func (notFound) Error() string { return "schema registry: not found" }
+
+// NotFound returns true.
 func (notFound) NotFound() bool { return true }
 
 // A Registry is a client of a Confluent-compatible schema registry. It keeps

@@ -28,10 +28,11 @@ const (
 	backoffMax = 2 * time.Second
 )
 
-// EnsureTopics creates the topics that are missing. A topic that exists is left
-// as it is; when it differs from what was asked for, that is logged, because
-// changing it is the operator's decision. It waits for brokers that are away
-// until ctx ends, and returns at once what waiting cannot mend.
+// EnsureTopics creates the topics that are missing and returns when they can be
+// used. A topic that exists is left as it is; when it differs from what was
+// asked for, that is logged, because changing it is the operator's decision. It
+// waits for brokers that are away until ctx ends, and returns at once what
+// waiting cannot mend.
 func (c *Client) EnsureTopics(ctx context.Context, topics []Topic) error {
 	for _, t := range topics {
 		if err := c.ensureTopic(ctx, t); err != nil {
@@ -48,7 +49,7 @@ func (c *Client) ensureTopic(ctx context.Context, t Topic) error {
 		switch {
 		case err == nil:
 			c.log.Info("topic created", "topic", t.Name, "partitions", t.Partitions)
-			return nil
+			return c.awaitTopic(ctx, t.Name)
 		case errors.Is(err, kerr.TopicAlreadyExists):
 			c.compareTopic(ctx, t)
 			return nil
@@ -63,6 +64,32 @@ func (c *Client) ensureTopic(ctx context.Context, t Topic) error {
 		}
 		wait = min(2*wait, backoffMax)
 	}
+}
+
+// awaitTopic waits until a topic just created has leaders: brokers hear of it a
+// little after the one that created it.
+func (c *Client) awaitTopic(ctx context.Context, topic string) error {
+	for {
+		md, err := c.metadata(ctx, topic)
+		led := err == nil && md.Err == nil && len(md.Partitions) > 0
+		for _, p := range md.Partitions {
+			led = led && p.Err == nil && p.Leader >= 0
+		}
+		if led {
+			return nil
+		}
+		if err := pause(ctx, backoffMin); err != nil {
+			return err
+		}
+	}
+}
+
+// metadata asks for what is known of one topic.
+func (c *Client) metadata(ctx context.Context, topic string) (kadm.TopicDetail, error) {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	md, err := c.admin.Metadata(ctx, topic)
+	return md.Topics[topic], err
 }
 
 func (c *Client) createTopic(ctx context.Context, t Topic) error {
@@ -94,11 +121,9 @@ func (c *Client) compareTopic(ctx context.Context, t Topic) {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
 	var differs []string
-	md, err := c.admin.Metadata(ctx, t.Name)
-	if err == nil {
-		if got := len(md.Topics[t.Name].Partitions); t.Partitions > 0 && got != int(t.Partitions) {
-			differs = append(differs, fmt.Sprintf("partitions is %d, want %d", got, t.Partitions))
-		}
+	md, err := c.metadata(ctx, t.Name)
+	if got := len(md.Partitions); err == nil && t.Partitions > 0 && got != int(t.Partitions) {
+		differs = append(differs, fmt.Sprintf("partitions is %d, want %d", got, t.Partitions))
 	}
 	if len(t.Config) > 0 && err == nil {
 		var configs kadm.ResourceConfigs
@@ -133,14 +158,14 @@ func configDiff(configs kadm.ResourceConfigs, t Topic) []string {
 
 // Partitions returns how many partitions the topic has, or ErrNoTopic.
 func (c *Client) Partitions(ctx context.Context, topic string) (int32, error) {
-	md, err := c.admin.Metadata(ctx, topic)
+	md, err := c.metadata(ctx, topic)
 	if err == nil {
-		err = md.Topics[topic].Err
+		err = md.Err
 	}
 	if err != nil {
 		return 0, fmt.Errorf("partitions of %s: %w", topic, translate(err))
 	}
-	return int32(len(md.Topics[topic].Partitions)), nil
+	return int32(len(md.Partitions)), nil
 }
 
 // isKafkaErr reports whether a broker answered with an error, as opposed to not

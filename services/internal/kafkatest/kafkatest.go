@@ -1,6 +1,8 @@
-// Package kafkatest runs a Kafka broker and a schema registry inside a test.
-// The broker speaks the real protocol and fails on request; what it does not
-// model (replication, quotas) is tested on real Kafka.
+// Package kafkatest gives tests a Kafka broker.
+//
+// Start and Reserve run the development broker and its schema registry inside
+// the test: it speaks the real protocol, starts in 50 ms and fails on request.
+// StartReal runs Apache Kafka, for what only it can show.
 package kafkatest
 
 import (
@@ -16,11 +18,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"penstock.dev/deploy/local/devbroker"
+	"penstock.dev/deploy/local/server"
 )
 
 // Patience is how long the helpers of this package wait for what a test
-// expects.
-const Patience = 20 * time.Second
+// expects: longer than Apache Kafka takes to restart on a busy machine.
+const Patience = time.Minute
 
 // A Broker is a broker of one test. Its methods fail the test when they cannot
 // do what they say.
@@ -35,6 +38,7 @@ type Broker struct {
 
 	mu      sync.Mutex
 	running *devbroker.Broker
+	real    *server.Process // instead of running
 }
 
 // Start runs an empty broker until the test ends.
@@ -78,6 +82,10 @@ func (b *Broker) Start() {
 	b.t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.real != nil {
+		b.must(b.real.Restart(context.WithoutCancel(b.t.Context())))
+		return
+	}
 	if b.running != nil {
 		return
 	}
@@ -97,6 +105,9 @@ func (b *Broker) Stop() {
 func (b *Broker) stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.real != nil {
+		b.must(b.real.Stop(context.WithoutCancel(b.t.Context())))
+	}
 	if b.running != nil {
 		b.running.Close()
 		b.running = nil
@@ -110,7 +121,7 @@ func (b *Broker) Cluster() *kfake.Cluster {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.running == nil {
-		b.t.Fatal("the broker is stopped")
+		b.t.Fatal("the broker is stopped, or not one that fails on request")
 	}
 	return b.running.Cluster()
 }
@@ -119,12 +130,16 @@ func (b *Broker) Cluster() *kfake.Cluster {
 // is never compacted.
 func (b *Broker) Compact() {
 	b.t.Helper()
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.Cluster() // or there is nothing to compact
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.t.Context()), Patience)
 	defer cancel()
-	if err := b.running.Compact(ctx); err != nil {
-		b.t.Fatalf("compact: %v", err)
+	b.must(b.running.Compact(ctx))
+}
+
+func (b *Broker) must(err error) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatalf("kafkatest: %v", err)
 	}
 }
 

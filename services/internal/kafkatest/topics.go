@@ -49,9 +49,14 @@ func (b *Broker) CreateTopic(topic string, partitions int32, config ...string) {
 	for pair := range slices.Chunk(config, 2) {
 		configs[pair[0]] = &pair[1]
 	}
-	if _, err := kadm.NewClient(cl).CreateTopic(ctx, partitions, 1, configs, topic); err != nil {
+	admin := kadm.NewClient(cl)
+	if _, err := admin.CreateTopic(ctx, partitions, 1, configs, topic); err != nil {
 		b.t.Fatalf("create %s: %v", topic, err)
 	}
+	Eventually(b.t, func() bool { // a real broker hears of it a little later
+		ends, err := admin.ListEndOffsets(ctx, topic)
+		return err == nil && ends.Error() == nil && len(ends[topic]) == int(partitions)
+	}, "leaders of %s", topic)
 }
 
 // DeleteTopic removes a topic and its records.
@@ -182,7 +187,11 @@ func (b *Broker) DeleteRecords(topic string, partition int32, below int64) {
 	defer done()
 	var offsets kadm.Offsets
 	offsets.Add(kadm.Offset{Topic: topic, Partition: partition, At: below})
-	if _, err := kadm.NewClient(cl).DeleteRecords(ctx, offsets); err != nil {
+	resps, err := kadm.NewClient(cl).DeleteRecords(ctx, offsets)
+	if err == nil {
+		err = resps.Error()
+	}
+	if err != nil {
 		b.t.Fatalf("delete records of %s: %v", topic, err)
 	}
 }

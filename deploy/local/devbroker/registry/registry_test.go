@@ -158,7 +158,8 @@ func TestLevels(t *testing.T) {
 		{"a type changes", []string{record(a)}, record(`{"name":"a","type":"double"}`), []registry.Level{registry.None}},
 		{
 			"a field comes back without the default it left with",
-			[]string{record(a, bDefault), record(a)}, record(a, `{"name":"b","type":"string","default":""}`),
+			[]string{record(a, bDefault), record(a)},
+			record(a, `{"name":"b","type":"string","default":""}`),
 			[]registry.Level{registry.None, registry.Backward, registry.Forward, registry.Full},
 		},
 		{"only documentation changes", []string{record(a)}, record(`{"name":"a","type":"string","doc":"The a."}`), all},
