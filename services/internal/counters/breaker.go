@@ -14,32 +14,30 @@ const (
 )
 
 // A breaker spares callers the wait for a store that does not answer. After
-// breakerMisses misses in a row it opens, and lets one call a while through as
-// a probe: after 100 ms, then after twice as long, up to 1 s. Any reply closes
-// it.
+// breakerMisses misses in a row it opens, and lets one caller a while through
+// as a probe: after 100 ms, then after twice as long, up to 1 s. Any reply
+// closes it.
 //
-// It is told the time, and told apart a miss (the store did not answer) from a
-// late wake-up (we may have slept over the answer), which counts as nothing.
+// It is told the time, and it is not told of calls that ended long after their
+// deadline: then this process slept, and the store may well have answered.
 type breaker struct {
-	mu      sync.Mutex
-	misses  int           // in a row
-	wait    time.Duration // until the next probe; 0 while closed
-	probe   time.Time     // when the next call may pass
-	probing bool
+	mu     sync.Mutex
+	misses int           // in a row
+	wait   time.Duration // between probes; 0 while closed
+	probe  time.Time     // when the next caller may pass
 }
 
-// allow reports whether a call may be made at now. One that may must be
-// followed by hit, miss or late.
+// allow reports whether a caller may ask the store at now.
 func (b *breaker) allow(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.wait == 0 {
 		return true
 	}
-	if b.probing || now.Before(b.probe) {
+	if now.Before(b.probe) {
 		return false
 	}
-	b.probing = true
+	b.probe = now.Add(b.wait)
 	return true
 }
 
@@ -48,33 +46,28 @@ func (b *breaker) hit() (closed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	closed = b.wait > 0
-	b.misses, b.wait, b.probing = 0, 0, false
+	b.misses, b.wait = 0, 0
 	return closed
 }
 
-// miss reports that the store did not answer. It returns whether the breaker
-// opened with it.
-func (b *breaker) miss(now time.Time) (opened bool) {
+// miss reports that the store did not answer a call sent at sent. It returns
+// whether the breaker opened with it.
+func (b *breaker) miss(sent, now time.Time) (opened bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.misses++
 	switch {
-	case b.wait > 0 && b.probing:
+	case b.wait > 0 && sent.Before(b.probe.Add(-b.wait)):
+		return false // it was under way when the breaker opened
+	case b.wait > 0:
 		b.wait = min(2*b.wait, breakerMaxWait)
-	case b.wait == 0 && b.misses >= breakerMisses:
+	case b.misses >= breakerMisses:
 		b.wait, opened = breakerMinWait, true
-	default: // not yet, or a call that was under way when the breaker opened
+	default:
 		return false
 	}
-	b.probe, b.probing = now.Add(b.wait), false
+	b.probe = now.Add(b.wait)
 	return opened
-}
-
-// late reports a call that we ourselves kept waiting past its end.
-func (b *breaker) late() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.probing = false
 }
 
 // open is 1 while calls are spared.

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net/url"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -51,13 +50,9 @@ func (c Config) options() (*redis.Options, error) {
 	if c.Budget < MinBudget || c.Budget > MaxBudget {
 		return nil, fmt.Errorf("%w: budget is %v, want %v to %v", ErrConfig, c.Budget, MinBudget, MaxBudget)
 	}
-	u, err := url.Parse(c.URL)
-	if err != nil {
-		return nil, fmt.Errorf("%w: url cannot be parsed", ErrConfig) // the cause would show the password
-	}
 	o, err := redis.ParseURL(c.URL)
-	if err != nil {
-		return nil, fmt.Errorf("%w: url %s: %w", ErrConfig, u.Redacted(), errors.New("want redis://, rediss:// or unix://"))
+	if err != nil { // which may show the password
+		return nil, fmt.Errorf("%w: url is not redis://[user:password@]host[:port][/db], rediss:// or unix://", ErrConfig)
 	}
 	if o.TLSConfig != nil && c.TLS != nil {
 		o.TLSConfig = c.TLS

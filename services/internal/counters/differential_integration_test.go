@@ -81,7 +81,7 @@ var faults = []struct{ name, old, new string }{
 	{"remaining below zero", "min(c.limit, max(0, c.limit - (s.consumed - s.refunded)))", "min(c.limit, c.limit - (s.consumed - s.refunded))"},
 	{"the wait of the other end", "return c.till - now\n  end", "return now - c.from\n  end"},
 
-	{"all-or-nothing forgotten", "local charged = allowed and take(n)", "local charged = take(n)"},
+	{"all-or-nothing forgotten", "charged = allowed and take(n)", "charged = take(n)"},
 	{"soft forgotten", "soft = flags % 2 == 1", "soft = false"},
 	{"shadow forgotten", "shadow = flags >= 2", "shadow = false"},
 	{"a shadow refusal charges", "and (ch.passed or ch.soft) then", "and (ch.passed or ch.soft or ch.shadow) then"},
@@ -98,7 +98,7 @@ var faults = []struct{ name, old, new string }{
 	{"the state of the batch not kept", "      S[key] = s\n", ""},
 	{"only the first counter written", "for i = 1, dirties do", "for i = 1, min(1, dirties) do"},
 	{"asked is not forgotten between decisions", "s.asked = 0\n", "s.asked = s.asked or 0\n"},
-	{"written in place of its expiry", "call('SETRANGE', K[s.key], 0,", "call('SETRANGE', K[s.key], 1,"},
+	{"written in place of its expiry", "write('SETRANGE', K[s.key], 0,", "write('SETRANGE', K[s.key], 1,"},
 }
 
 // TestIntegrationPlantedFaultsAreCaught guarantees that the test above can

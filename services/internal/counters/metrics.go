@@ -21,12 +21,20 @@ const (
 // outcomes lists every outcome, so that each is exported from the start.
 var outcomes = []outcome{outcomeAnswered, outcomeTimeout, outcomeLate, outcomeConnection, outcomeRefused}
 
+// A spare is the closed set of label values for decisions that were not sent.
+type spare string
+
+const (
+	sparedBreaker spare = "breaker" // open after repeated misses
+	sparedQueue   spare = "queue"   // no turn within the budget
+)
+
 // metrics are what a Store counts.
 type metrics struct {
 	calls     *prometheus.CounterVec
 	seconds   prometheus.Histogram
 	decisions prometheus.Counter
-	spared    prometheus.Counter
+	spared    *prometheus.CounterVec
 	loads     prometheus.Counter
 }
 
@@ -45,10 +53,10 @@ func newMetrics(r prometheus.Registerer, s *Store) (*metrics, error) {
 			Name: "penstock_counters_decisions_total",
 			Help: "Decisions sent to the counter store; several may share a call.",
 		}),
-		spared: prometheus.NewCounter(prometheus.CounterOpts{
+		spared: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "penstock_counters_spared_total",
-			Help: "Decisions not sent because the breaker was open.",
-		}),
+			Help: "Decisions that were not sent and charged nothing, by what spared the counter store.",
+		}, []string{"reason"}),
 		loads: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "penstock_counters_script_loads_total",
 			Help: "Calls that carried the script's text because the store did not know it.",
@@ -56,6 +64,9 @@ func newMetrics(r prometheus.Registerer, s *Store) (*metrics, error) {
 	}
 	for _, o := range outcomes {
 		m.calls.WithLabelValues(string(o))
+	}
+	for _, r := range []spare{sparedBreaker, sparedQueue} {
+		m.spared.WithLabelValues(string(r))
 	}
 	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "penstock_counters_breaker_open",

@@ -1,7 +1,7 @@
 package counters
 
 import (
-	"crypto/sha1" //nolint:gosec // Redis names scripts by it
+	"crypto/sha1" // Redis names scripts by it
 	"embed"
 	"encoding/hex"
 	"strings"
@@ -19,7 +19,7 @@ type script struct {
 }
 
 func newScript(text string) script {
-	sum := sha1.Sum([]byte(text)) //nolint:gosec // Redis names scripts by it
+	sum := sha1.Sum([]byte(text))
 	return script{text: text, sha: hex.EncodeToString(sum[:])}
 }
 

@@ -30,6 +30,7 @@ type Store struct {
 	metrics *metrics
 	breaker breaker
 	clock   clock
+	queue   queue
 }
 
 // Open returns a store on the Redis that cfg names. It does not dial: the
@@ -63,65 +64,74 @@ func (s *Store) Now() time.Time { return time.Now().Add(s.clock.offset()) }
 // Ready returns nil when the store runs the deciding script. It asks even
 // while the breaker is open, and so closes it.
 func (s *Store) Ready(ctx context.Context) error {
-	_, err := s.run(ctx, "", nil)
-	return err
+	_, err := s.run(ctx, "", nil, time.Now().Add(s.budget))
+	return s.wrap(ctx, err)
 }
 
 // Decide decides d within the budget, and sends it at most once.
 //
-// The error wraps limit.ErrBounds when d cannot be counted, ctx's own when ctx
-// ended first, and else ErrUnavailable.
+// The error wraps limit.ErrBounds when d cannot be counted, is ctx's own when
+// ctx ended first, and else wraps ErrUnavailable.
 func (s *Store) Decide(ctx context.Context, d limit.Decision) (limit.Answer, error) {
-	if !s.breaker.allow(time.Now()) {
-		s.metrics.spared.Inc()
-		return limit.Answer{}, fmt.Errorf("%w: %w", ErrUnavailable, errOpen)
-	}
-	answers, err := s.run(ctx, "", []limit.Decision{d})
+	p, err := newPart(&d)
 	if err != nil {
 		return limit.Answer{}, err
 	}
-	return answers[0].answer, answers[0].err
-}
-
-// An answered is one decision's part of a reply.
-type answered struct {
-	answer limit.Answer
-	err    error
-}
-
-// run sends one batch and returns an answer for each decision. now is "" for
-// the server's clock.
-func (s *Store) run(ctx context.Context, now string, decisions []limit.Decision) ([]answered, error) {
-	c, err := newCall(decisions)
-	if err != nil {
-		s.breaker.late()
-		return nil, err
+	now := time.Now()
+	if !s.breaker.allow(now) {
+		s.metrics.spared.WithLabelValues(string(sparedBreaker)).Inc()
+		return limit.Answer{}, s.wrap(ctx, errOpen)
 	}
-	sent := time.Now()
-	deadline := sent.Add(s.budget)
-	bounded, cancel := context.WithDeadline(ctx, deadline)
+	a, err := s.queue.ask(ctx, p, now.Add(s.budget), s.batch)
+	if errors.Is(err, errUnsent) {
+		s.metrics.spared.WithLabelValues(string(sparedQueue)).Inc()
+	}
+	return a, s.wrap(ctx, err)
+}
+
+// wrap is err as callers see it.
+func (s *Store) wrap(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("counter store: %w", context.Cause(ctx))
+	default:
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+}
+
+// batch runs a batch by the server's clock. It does not end with ctx: others
+// wait for it too.
+func (s *Store) batch(ctx context.Context, parts []part, deadline time.Time) ([]answered, error) {
+	s.metrics.decisions.Add(float64(len(parts)))
+	return s.run(context.WithoutCancel(ctx), "", parts, deadline)
+}
+
+// run sends one batch and returns an answer for each part. now is "" for the
+// server's clock.
+func (s *Store) run(ctx context.Context, now string, parts []part, deadline time.Time) ([]answered, error) {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	s.metrics.decisions.Add(float64(len(decisions)))
-	replies, err := s.eval(bounded, c, now)
+	sent := time.Now()
+	if !sent.Before(deadline) {
+		return nil, errUnsent
+	}
+	replies, err := s.eval(ctx, newCall(parts), now)
 	received := time.Now()
 	s.account(sent, received, deadline, err)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("counter store: %w", context.Cause(ctx))
-		}
-		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return nil, err
 	}
-	if len(replies) != len(decisions) {
-		return nil, fmt.Errorf("%w: %w: %d answers for %d decisions", ErrUnavailable, errReply, len(replies), len(decisions))
+	if len(replies) != len(parts) {
+		return nil, fmt.Errorf("%w: %d answers for %d decisions", errReply, len(replies), len(parts))
 	}
-	answers := make([]answered, len(decisions))
-	for i := range decisions {
-		answers[i].answer, answers[i].err = parseAnswer(replies[i], &decisions[i])
-		if answers[i].err != nil {
-			answers[i].err = fmt.Errorf("%w: %w", ErrUnavailable, answers[i].err)
-		} else if now == "" {
-			s.clock.learn(answers[i].answer.Now, sent, received)
-		}
+	answers := make([]answered, len(parts))
+	for i := range parts {
+		answers[i].answer, answers[i].err = parseAnswer(replies[i], parts[i].decision)
+	}
+	if len(answers) > 0 && answers[0].err == nil && now == "" {
+		s.clock.learn(answers[0].answer.Now, sent, received)
 	}
 	return answers, nil
 }
@@ -165,9 +175,8 @@ func (s *Store) account(sent, received, deadline time.Time, err error) {
 			s.log.Info("counter store answers again")
 		}
 	case outcomeLate:
-		s.breaker.late()
 	case outcomeTimeout, outcomeConnection:
-		if s.breaker.miss(received) {
+		if s.breaker.miss(sent, received) {
 			s.log.Warn("counter store does not answer", "misses", breakerMisses, "error", err.Error())
 		}
 	}

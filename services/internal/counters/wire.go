@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"time"
 
 	"penstock.dev/services/internal/limit"
@@ -18,10 +17,76 @@ const (
 	flagShadow = 2
 )
 
-// maxNumber is the greatest key or argument number that a plan can hold.
-const maxNumber = 1<<16 - 1
+// A part is one decision as the script wants it, before it is given its place
+// in a call.
+type part struct {
+	charges  []chargePart
+	key      string // of the request id; "" is none
+	request  [2]string
+	decision *limit.Decision
+}
 
-// A call is a batch of decisions as the script wants it.
+type chargePart struct {
+	key   string
+	term  term
+	flags byte
+}
+
+// A term is what the script is told of a charge, apart from its counter.
+type term struct {
+	algorithm string
+	numbers   [5]int64
+}
+
+// termLength is how many numbers each algorithm's term has.
+var termLength = map[string]int{"g": 5, "q": 4}
+
+// newPart encodes a decision. The error wraps limit.ErrBounds.
+func newPart(d *limit.Decision) (part, error) {
+	switch {
+	case len(d.Charges) > math.MaxUint8:
+		return part{}, fmt.Errorf("%d charges, want at most %d: %w", len(d.Charges), math.MaxUint8, limit.ErrBounds)
+	case len(d.Request.Note) > limit.MaxNote:
+		return part{}, fmt.Errorf("note of %d bytes, want at most %d: %w", len(d.Request.Note), limit.MaxNote, limit.ErrBounds)
+	}
+	p := part{charges: make([]chargePart, len(d.Charges)), decision: d}
+	for i := range d.Charges {
+		c := &d.Charges[i]
+		t, err := termOf(c)
+		if err != nil {
+			return part{}, fmt.Errorf("charge %d: %w", i, err)
+		}
+		p.charges[i] = chargePart{key: Key(c.Counter), term: t}
+		if c.Soft {
+			p.charges[i].flags |= flagSoft
+		}
+		if c.Counter.Shadow {
+			p.charges[i].flags |= flagShadow
+		}
+	}
+	if q := &d.Request; q.ID != "" {
+		p.key = requestKey(*q)
+		p.request = [2]string{string(q.Fingerprint[:]), string(q.DecisionID[:]) + string(q.Note)}
+	}
+	return p, nil
+}
+
+func termOf(c *limit.Charge) (term, error) {
+	if err := c.Validate(); err != nil {
+		return term{}, err
+	}
+	if c.Algorithm == rule.CalendarQuota {
+		return term{"q", [5]int64{c.Cost, c.Limit, c.Span.Start.UnixMicro(), c.Span.End.UnixMicro()}}, nil
+	}
+	b, err := limit.NewBucket(c.Limit, c.Window, c.Burst)
+	if err != nil {
+		return term{}, err
+	}
+	return term{"g", [5]int64{c.Cost, b.Capacity, b.Unit, b.Refill, b.Tick}}, nil
+}
+
+// A call is a batch of parts as the script wants it: what is the same in
+// several is sent once.
 type call struct {
 	keys []string
 	plan []byte
@@ -31,62 +96,32 @@ type call struct {
 	termNumbers map[term]int
 }
 
-// A term is what the script is told of a charge, apart from its counter.
-type term struct {
-	algorithm string
-	numbers   [5]int64
-}
-
-// newCall encodes decisions. The error wraps limit.ErrBounds.
-func newCall(decisions []limit.Decision) (*call, error) {
+func newCall(parts []part) *call {
 	c := &call{plan: make([]byte, 0, 64), keyNumbers: map[string]int{}, termNumbers: map[term]int{}}
-	for i := range decisions {
-		if err := c.add(&decisions[i]); err != nil {
-			return nil, err
-		}
+	for i := range parts {
+		c.add(&parts[i])
 	}
-	return c, nil
+	return c
 }
 
-func (c *call) add(d *limit.Decision) error {
-	switch {
-	case len(d.Charges) > math.MaxUint8:
-		return fmt.Errorf("%d charges, want at most %d: %w", len(d.Charges), math.MaxUint8, limit.ErrBounds)
-	case len(d.Request.Note) > limit.MaxNote:
-		return fmt.Errorf("note of %d bytes, want at most %d: %w", len(d.Request.Note), limit.MaxNote, limit.ErrBounds)
-	}
-	c.plan = append(c.plan, byte(len(d.Charges)))
-	if d.Request.ID == "" {
+func (c *call) add(p *part) {
+	c.plan = append(c.plan, byte(len(p.charges)))
+	if p.key == "" {
 		c.plan = append(c.plan, 0, 0, 0, 0)
 	} else {
-		c.number(c.key(requestKey(d.Request)))
-		c.number(c.arg(string(d.Request.Fingerprint[:]),
-			string(d.Request.DecisionID[:])+string(d.Request.Note)))
+		c.number(c.key(p.key))
+		c.number(c.arg(p.request[0], p.request[1]))
 	}
-	for i := range d.Charges {
-		charge := &d.Charges[i]
-		t, err := termOf(charge)
-		if err != nil {
-			return fmt.Errorf("charge %d: %w", i, err)
-		}
-		c.number(c.key(Key(charge.Counter)))
-		c.number(c.term(t))
-		var flags byte
-		if charge.Soft {
-			flags |= flagSoft
-		}
-		if charge.Counter.Shadow {
-			flags |= flagShadow
-		}
-		c.plan = append(c.plan, flags)
+	for i := range p.charges {
+		c.number(c.key(p.charges[i].key))
+		c.number(c.term(p.charges[i].term))
+		c.plan = append(c.plan, p.charges[i].flags)
 	}
-	if len(c.keys) > maxNumber || len(c.args)+2 > maxNumber {
-		return fmt.Errorf("%d keys in one call: %w", len(c.keys), limit.ErrBounds)
-	}
-	return nil
 }
 
-func (c *call) number(n int) { c.plan = binary.BigEndian.AppendUint16(c.plan, uint16(n)) } //nolint:gosec // bounded by maxNumber
+// number appends a key's or an argument's number. A call of maxCharges charges
+// has fewer than 2^16 of either.
+func (c *call) number(n int) { c.plan = binary.BigEndian.AppendUint16(c.plan, uint16(n)) }
 
 // key returns the key's number, from 1.
 func (c *call) key(k string) int {
@@ -108,31 +143,13 @@ func (c *call) arg(args ...any) int {
 func (c *call) term(t term) int {
 	n, ok := c.termNumbers[t]
 	if !ok {
-		args := append(make([]any, 0, 6), t.algorithm)
+		n = c.arg(t.algorithm)
 		for _, v := range t.numbers[:termLength[t.algorithm]] {
-			args = append(args, strconv.FormatInt(v, 10))
+			c.args = append(c.args, v)
 		}
-		n = c.arg(args...)
 		c.termNumbers[t] = n
 	}
 	return n
-}
-
-// termLength is how many numbers each algorithm's term has.
-var termLength = map[string]int{"g": 5, "q": 4}
-
-func termOf(c *limit.Charge) (term, error) {
-	if err := c.Validate(); err != nil {
-		return term{}, err
-	}
-	if c.Algorithm == rule.CalendarQuota {
-		return term{"q", [5]int64{c.Cost, c.Limit, c.Span.Start.UnixMicro(), c.Span.End.UnixMicro()}}, nil
-	}
-	b, err := limit.NewBucket(c.Limit, c.Window, c.Burst)
-	if err != nil {
-		return term{}, err
-	}
-	return term{"g", [5]int64{c.Cost, b.Capacity, b.Unit, b.Refill, b.Tick}}, nil
 }
 
 // command returns the words of an EVALSHA or EVAL. now is "" for the server's
@@ -156,19 +173,21 @@ const (
 	statusReplayed   = 'R'
 	statusConflict   = 'C'
 	statusUnreadable = 'V'
+	statusUnwritten  = 'E'
 )
 
 // ErrValue reports a value that this version cannot read. Nothing was charged.
 var ErrValue = errors.New("counter value of another version")
 
+// errUnwritten reports a server that refuses to write.
+var errUnwritten = errors.New("nothing was written")
+
 var errReply = errors.New("reply cannot be read")
 
 const (
-	replyHead   = 1 + 8      // status, now
-	resultBytes = 1 + 5*8    // passed, remaining, wait, reset, consumed, refunded
-	replayHead  = 16 + 2     // decision id, the note's length
-	conflictLen = 9 + 16     // head, decision id
-	noteStart   = 9 + 16 + 2 // of a replay
+	replyHead   = 1 + 8   // status, now
+	resultBytes = 1 + 5*8 // passed, remaining, wait, reset, consumed, refunded
+	replayHead  = 16 + 2  // decision id, the note's length
 )
 
 // parseAnswer reads one decision's part of the reply.
@@ -208,6 +227,8 @@ func parseAnswer(reply string, d *limit.Decision) (limit.Answer, error) {
 		return a, nil
 	case statusUnreadable:
 		return limit.Answer{}, ErrValue
+	case statusUnwritten:
+		return limit.Answer{}, fmt.Errorf("%w: %s", errUnwritten, body)
 	default:
 		return limit.Answer{}, errReply
 	}

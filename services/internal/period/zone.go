@@ -14,7 +14,7 @@ var zones sync.Map // name → *time.Location
 // would differ from machine to machine.
 func Zone(name string) (*time.Location, error) {
 	if z, ok := zones.Load(name); ok {
-		return z.(*time.Location), nil //nolint:forcetypeassert // only Zone stores here
+		return z.(*time.Location), nil
 	}
 	z, err := time.LoadLocation(name)
 	if err != nil || name == "" || name == "Local" {

@@ -20,6 +20,9 @@
 --   R        replayed: decision id (16), note's length (2), note, the charges
 --   C        conflict: the first decision's id (16)
 --   V        a value is of a version that this script cannot read
+--   E        the server refuses to write: its message. Nothing was charged
+-- When the server refuses to write, its error is the reply unless a decision
+-- stands that charges nothing and was not weighed against one that would have.
 local call, byte, sub = redis.call, string.byte, string.sub
 local pack, unstruct = struct.pack, struct.unpack
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
@@ -51,7 +54,9 @@ local V = #K > 0 and call('MGET', unpack(K)) or {}
 local S = {} -- states by key number: a hot counter is read once and written once
 local T = {} -- terms by argument number
 local dirty, dirties = {}, 0
+local requests = {} -- key numbers of request ids to be written
 local charges = {} -- of the decision at hand
+local tainted = false -- whether that was weighed against what is not written yet
 
 -- ready opens n charges from byte p of the plan. It returns a status when the
 -- decision cannot be made.
@@ -79,6 +84,7 @@ local function ready(p, n)
       S[key] = s
     end
     if s.unreadable then status = 'V' end
+    tainted = tainted or s.dirty
     s.asked = 0
     charges[i] = {term = c, state = s, soft = flags % 2 == 1, shadow = flags >= 2, passed = true, wait = 0}
   end
@@ -145,40 +151,61 @@ end
 local function remember(key, pos, body)
   local id, note = sub(A[pos + 1], 1, 16), sub(A[pos + 1], 17)
   V[key] = pack('>B', VERSION) .. A[pos] .. id .. pack('>H', #note) .. note .. body
-  call('SET', K[key], V[key], 'PX', REMEMBER)
+  requests[#requests + 1] = key
 end
 
-local out, at, size = {}, 1, #A[2]
+local out, stands, at, size = {}, {}, 1, #A[2]
 while at <= size do
   local n, k1, k2, p1, p2 = byte(A[2], at, at + 4)
   local request, pos = k1 * 256 + k2, p1 * 256 + p2
-  local answer = request > 0 and recall(request, pos)
+  local answer, charged = request > 0 and recall(request, pos), false
+  tainted = answer and dirties > 0
   if not answer then
     local status = ready(at + 5, n)
     if status then
       answer = status .. clock
     else
       local allowed = weigh(n)
-      local charged = allowed and take(n)
+      charged = allowed and take(n)
       local body = show(n)
       if charged and request > 0 then remember(request, pos, body) end
       answer = (charged and 'A' or allowed and 'a' or 'D') .. clock .. body
     end
   end
   out[#out + 1] = answer
+  stands[#out] = not (charged or tainted)
   at = at + 5 + 5 * n
 end
 
+-- write writes one value. The server refuses the first write of a script or
+-- none (no memory, no disk, a replica), so then nothing has been written.
+local refusal
+local function write(...)
+  if refusal then return end
+  local reply = redis.pcall(...)
+  if type(reply) == 'table' and reply.err then refusal = reply end
+end
+
+for i = 1, #requests do
+  write('SET', K[requests[i]], V[requests[i]], 'PX', REMEMBER)
+end
 -- A value carries its own expiry (µs since the epoch). While that is late
 -- enough the value is changed in place, which keeps the key's.
 for i = 1, dirties do
   local s = dirty[i]
   local value, need, spare = s.dirty.algo.close(s, s.dirty)
   if s.expiry and s.expiry >= need then
-    call('SETRANGE', K[s.key], 0, value)
+    write('SETRANGE', K[s.key], 0, value)
   else
     local expiry = need + spare
-    call('SET', K[s.key], value .. pack('<d', expiry), 'PX', ceil((expiry - now) / 1000))
+    write('SET', K[s.key], value .. pack('<d', expiry), 'PX', ceil((expiry - now) / 1000))
   end
+end
+if refusal then
+  local any = false
+  for i = 1, #out do
+    if stands[i] then any = true else out[i] = 'E' .. clock .. refusal.err end
+  end
+  if not any then return refusal end
 end
 return out
