@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -28,6 +29,7 @@ import (
 
 	"penstock.dev/services/internal/kafka"
 	"penstock.dev/services/internal/kafkatest"
+	"penstock.dev/services/internal/pgtest"
 	"penstock.dev/services/outbox-relay/postgres"
 	"penstock.dev/services/outbox-relay/topics"
 )
@@ -103,7 +105,7 @@ func startDebezium(t *testing.T, c catalogue, brokers []string, dir string, chan
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if t.Failed() {
+		if t.Failed() && p.Running() {
 			t.Log(p.Tail())
 		}
 		if err := p.Kill(); err != nil {
@@ -276,4 +278,74 @@ func TestIntegrationDebeziumWritesTheSameBytes(t *testing.T) {
 	if i := slices.IndexFunc(got, func(r kafka.Record) bool { return r.Value == nil }); i < 0 {
 		t.Error("no tombstone was compared")
 	}
+	// Heartbeats are what confirms the log of other tables. They must not
+	// break the connector, and were not among the records above.
+	follow(t, broker.Brokers, "__debezium-heartbeat.penstock").until(30*time.Second, "a heartbeat", func(have []kafka.Record) bool { return len(have) > 0 })
+}
+
+// TestIntegrationDebeziumTakesOverAndGivesBack guarantees the procedure in
+// deploy/debezium/README.md: relay and connector share one slot, so whichever
+// runs goes on where the other stopped. Nothing that was committed under
+// either, or under none, is missing, whether Connect has no offsets yet or
+// stale ones. A relay that stops leaves nothing to repeat; a connector leaves
+// its last transactions, in their order. Nothing of the shipped configuration
+// is changed here.
+func TestIntegrationDebeziumTakesOverAndGivesBack(t *testing.T) {
+	broker := kafkatest.Start(t)
+	c := catalogueIn(t, pgtest.Start(t).Database()) // its own server, for the shipped name of the slot
+	slot, dir := shippedConnector(t)["slot.name"], t.TempDir()
+	topic := follow(t, broker.Brokers, rulesv1.Topic)
+	version := 0
+	some := func() { // 20 changes of 5 rules
+		for range 20 {
+			version++
+			c.commit(row{rulesv1.Topic, fmt.Sprintf("rule/%d", version%5), "rule.changed", fmt.Append(nil, version), int64(version)})
+		}
+	}
+	arrive := func(under string) {
+		t.Helper()
+		topic.until(60*time.Second, fmt.Sprintf("%d changes, the newest under %s", version, under), func(have []kafka.Record) bool {
+			return distinct(have) == version
+		})
+	}
+
+	stop := startRelay(t, c, broker.Brokers, slot)
+	kafkatest.Eventually(t, func() bool { return c.hasSlot(slot) }, "slot %s", slot)
+	some()
+	arrive("the relay")
+	stop()
+	toDebezium := version
+	some() // under none
+	connect := startDebezium(t, c, broker.Brokers, dir, nil)
+	some()
+	arrive("Debezium")
+	if err := connect.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	toRelay := version
+	some()
+	stop = startRelay(t, c, broker.Brokers, slot)
+	some()
+	arrive("the relay again")
+	stop()
+	some()
+	startDebezium(t, c, broker.Brokers, dir, nil) // its offsets are those of its first run
+	some()
+	arrive("Debezium again")
+
+	last, newest := 0, 0
+	for i, r := range topic.all() {
+		v, err := strconv.Atoi(header(r, "version"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v != last+1 && (newest != toRelay || v <= toDebezium) {
+			t.Errorf("record %d is version %d, after %d", i, v, last)
+		}
+		last, newest = v, max(newest, v)
+	}
+	if last != version {
+		t.Errorf("the topic ends with version %d, want %d", last, version)
+	}
+	t.Logf("%d records of %d versions", len(topic.all()), version)
 }

@@ -30,11 +30,17 @@ type catalogue struct {
 	db  *pgxpool.Pool
 }
 
-// newCatalogue makes the tables by rule-admin's own migrations, read from where
+// newCatalogue is a database of a server that the tests share. catalogueIn makes
+// the tables by rule-admin's own migrations, read from where
 // rule-admin keeps them: what the relay is tested on is what it meets.
 func newCatalogue(t *testing.T) catalogue {
 	t.Helper()
-	c := catalogue{T: t, url: pgtest.Database(t)}
+	return catalogueIn(t, pgtest.Database(t))
+}
+
+func catalogueIn(t *testing.T, url string) catalogue {
+	t.Helper()
+	c := catalogue{T: t, url: url}
 	var err error
 	if c.db, err = pgxpool.New(t.Context(), c.url); err != nil {
 		t.Fatal(err)
@@ -97,6 +103,16 @@ func (c catalogue) makeSlot(name string) {
 	if _, err := c.db.Exec(c.Context(), `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, name); err != nil {
 		c.Fatal(err)
 	}
+}
+
+// hasSlot reports whether there is a slot of that name.
+func (c catalogue) hasSlot(name string) bool {
+	c.Helper()
+	var n int
+	if err := c.db.QueryRow(c.Context(), `SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1`, name).Scan(&n); err != nil {
+		c.Fatal(err)
+	}
+	return n == 1
 }
 
 // slotName returns a name that no other database of the server uses: slots
