@@ -169,11 +169,11 @@ func (x *exchange) route() *problem {
 	}
 	path, err := canon.ParsePath(raw)
 	if err != nil {
-		return &problem{Status: http.StatusBadRequest, Code: "ambiguous-path", Detail: err.Error()}
+		return &problem{Status: http.StatusBadRequest, Code: "ambiguous-path", Detail: err.Error(), Errors: []fault{{"path", err.Error()}}}
 	}
 	host := canon.Host(x.in.Host)
 	if path.Climbs(func(match string) int { return x.depth(host, match) }) {
-		return &problem{Status: http.StatusBadRequest, Code: "ambiguous-path", Detail: canon.ErrClimbs.Error()}
+		return &problem{Status: http.StatusBadRequest, Code: "ambiguous-path", Detail: canon.ErrClimbs.Error(), Errors: []fault{{"path", canon.ErrClimbs.Error()}}}
 	}
 	svc, rest, ok := x.rules.Route(host, path.Match)
 	if !ok {

@@ -73,6 +73,7 @@ func (c *caller) credential(h http.Header) (secret string, p *problem) {
 var twoCredentials = &problem{
 	Status: http.StatusBadRequest, Code: "ambiguous-credentials",
 	Detail: "the request holds two different API keys (Authorization: Bearer, X-API-Key)",
+	Errors: []fault{{"X-API-Key", "differs from another credential of the request"}},
 }
 
 // challenge is what a 401 asks for.

@@ -200,6 +200,7 @@ type problem struct {
 	Status   int      `json:"status"`
 	Detail   string   `json:"detail"`
 	Code     string   `json:"code"`
+	Errors   []struct{ Field, Message string }
 	Violated []string `json:"violated-policies"`
 }
 
@@ -214,7 +215,7 @@ func refused(t testing.TB, status int, h http.Header, body string, want int, cod
 	if status != want || p.Status != want || p.Code != code || h.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("answered %d %q %s, want %d %s", status, h.Get("Content-Type"), body, want, code)
 	}
-	if p.Type != "https://penstock.dev/problems/"+code || p.Title != http.StatusText(want) || p.Detail == "" {
+	if p.Type != "https://penstock.dev/problems/"+code || p.Title == "" || p.Title == http.StatusText(want) || p.Detail == "" || p.Errors == nil {
 		t.Errorf("problem is incomplete: %s", body)
 	}
 	return p

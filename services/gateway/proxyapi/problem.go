@@ -18,9 +18,36 @@ type problem struct {
 	Status   int      `json:"status"`
 	Detail   string   `json:"detail"`
 	Code     string   `json:"code"`
+	Errors   []fault  `json:"errors"`                      // what was wrong with the request
 	Violated []string `json:"violated-policies,omitempty"` // ids of the rules that refused
 
 	retry int64 // seconds until a retry may pass; 0: no wait helps, or nobody knows
+}
+
+// A fault is one thing that is wrong with a request.
+type fault struct {
+	Field   string `json:"field"` // path, query, a header
+	Message string `json:"message"`
+}
+
+// titles say of each code what it means.
+var titles = map[string]string{
+	"ambiguous-path":        "The path can be read in two ways",
+	"ambiguous-credentials": "The request names two callers",
+	"unreadable-body":       "The body cannot be read",
+	"unknown-key":           "A known API key is needed",
+	"blocked":               "This traffic is blocked",
+	"unknown-service":       "There is no such service",
+	"method-not-allowed":    "The gate does not take this method",
+	"request-timeout":       "The body did not arrive",
+	"rate-limited":          "Too many requests for now",
+	"quota-exceeded":        "The quota of this period is used up",
+	"cost-exceeds-limit":    "The request costs more than can ever pass",
+	"internal":              "The request could not be decided",
+	"upstream-unreachable":  "The service cannot be reached",
+	"store-unavailable":     "The counter store does not answer",
+	"shutting-down":         "This gateway is shutting down",
+	"upstream-timeout":      "The service does not answer in time",
 }
 
 // closing answers what arrives while the gate shuts down.
@@ -46,7 +73,12 @@ func refuse(w http.ResponseWriter, r *http.Request, p *problem) {
 	}
 	full := *p
 	full.Type = "https://penstock.dev/problems/" + p.Code
-	full.Title = http.StatusText(p.Status)
+	if full.Title = titles[p.Code]; full.Title == "" {
+		full.Title = http.StatusText(p.Status)
+	}
+	if full.Errors == nil {
+		full.Errors = []fault{}
+	}
 	body, err := json.Marshal(&full)
 	if err != nil { // strings and numbers always marshal
 		body = []byte("{}")
