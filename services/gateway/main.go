@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock.dev/services/gateway/decide"
+	"penstock.dev/services/gateway/httpapi"
 	"penstock.dev/services/gateway/observe"
 	"penstock.dev/services/gateway/proxyapi"
 	"penstock.dev/services/gateway/topics"
@@ -52,9 +53,12 @@ func run(ctx context.Context, p boot.Process) error {
 	if err != nil {
 		return fmt.Errorf("metrics: %w", err)
 	}
+	api := httpapi.New(httpapi.Config{Tokens: cfg.decisionTokens}, httpapi.Deps{
+		Catalogue: func() httpapi.Catalogue { return book.Current() }, Decider: decisions, Log: p.Log,
+	})
 	gate := proxyapi.Serve(cfg.proxy(), proxyapi.Deps{
-		Catalogue: func() proxyapi.Catalogue { return book.Current() },
-		Decider:   decisions, Meter: meter{requests}, Log: p.Log,
+		Catalogue: func() proxyapi.Catalogue { return book.Current() }, Decider: decisions,
+		Own: api, Meter: meter{requests}, Log: p.Log,
 	})
 
 	return p.Run(ctx,
