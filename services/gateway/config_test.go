@@ -89,4 +89,3 @@ func TestCheck(t *testing.T) {
 		}
 	}
 }
-

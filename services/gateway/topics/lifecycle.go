@@ -21,8 +21,8 @@ func (r *Rules) load() {
 	}
 	s, err := loadSnapshot(r.cfg.Dir)
 	if err != nil {
-		r.metrics.failures.WithLabelValues("read").Inc()
 		r.log.Error("snapshot ignored", "error", err.Error())
+		r.metrics.failures.WithLabelValues("read").Inc()
 		return
 	}
 	if s == nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"penstock.dev/schemas"
 	"penstock.dev/schemas/rulesv1"
 	"penstock.dev/services/gateway/decide"
 	"penstock.dev/services/gateway/topics"
@@ -197,6 +198,45 @@ func TestVersionOfAPoisonRecordIsSeen(t *testing.T) {
 	want(t, r, map[string]int64{"a": 5, "b": 1})
 }
 
+// TestVersionOfANewerRecordIsSeen guarantees the same of a record that this
+// version is too old for, which says its version itself.
+func TestVersionOfANewerRecordIsSeen(t *testing.T) {
+	t.Parallel()
+
+	reg, l := &registry{}, newLog()
+	a := newAuthor(t, reg)
+	first, late := a.rule("a", 5), a.rule("a", 6)
+	n := int64(7)
+	newer := a.put(rulesv1.Record{Kind: rulesv1.KindRule, ID: "a", Requires: []string{"match.moon-phase"}, Rule: &rulesv1.Rule{
+		Enabled: true, Mode: rulesv1.ModeEnforce, Kind: rulesv1.RuleKindRate, Algorithm: rulesv1.AlgorithmGCRA,
+		Meter: "m", Limit: &n, Burst: &n, WindowUS: 1e6, OnFailure: rulesv1.OnFailureOpen, Wallet: rulesv1.WalletModeNone,
+	}})
+	newer.Headers = nil
+	l.append(first)
+	r := start(t, setup{log: l, registry: reg})
+	r.ready()
+	l.append(newer, late, a.rule("b", 1))
+	r.until("rule b", func() bool { return r.limits()["b"] == 1 })
+	want(t, r, map[string]int64{"a": 5, "b": 1})
+}
+
+// TestDeletedIsNotAside guarantees that a key whose object was deleted after a
+// record of it was set aside is done with.
+func TestDeletedIsNotAside(t *testing.T) {
+	t.Parallel()
+
+	reg, l := &registry{}, newLog()
+	a := newAuthor(t, reg)
+	l.append(a.rule("a", 5))
+	r := start(t, setup{log: l, registry: reg})
+	r.ready()
+	l.append(garbage("rule/a"))
+	r.until("a set aside", func() bool { return r.metric("penstock_gateway_rules_set_aside") == 1 })
+	l.append(a.gone("rule/a"))
+	r.until("a done with", func() bool { return r.metric("penstock_gateway_rules_set_aside") == 0 })
+	want(t, r, map[string]int64{})
+}
+
 // TestKeysOfOthers guarantees that records under keys that name nothing here
 // are passed over: those of kinds to come without alarm, nonsense with it.
 func TestKeysOfOthers(t *testing.T) {
@@ -305,6 +345,34 @@ func TestRegistryAway(t *testing.T) {
 	want(t, r, map[string]int64{"a": 5})
 }
 
+// TestRegistryAwayLater guarantees that only what needs the registry waits for
+// it: what comes before in the same batch is in force, and so is what was.
+func TestRegistryAwayLater(t *testing.T) {
+	t.Parallel()
+
+	reg, l := &registry{}, newLog()
+	a := newAuthor(t, reg)
+	l.append(a.rule("a", 5))
+	r := start(t, setup{log: l, registry: reg})
+	r.ready()
+	if _, err := reg.Register(t.Context(), rulesv1.Subject, schemas.RulesV1+" "); err != nil {
+		t.Fatal(err)
+	}
+	reg.goAway(errAway)
+	known, unknown := a.rule("b", 7), a.rule("c", 9)
+	unknown.Value[4] = 2
+	l.append(known, unknown)
+	r.until("the wait for the registry", func() bool { return r.metric("penstock_gateway_rules_stalled") == 1 })
+	want(t, r, map[string]int64{"a": 5, "b": 7})
+	var remark admin.Remark
+	if err := r.Ready(t.Context()); !asRemark(err, &remark) || !strings.Contains(string(remark), errAway.Error()) {
+		t.Errorf("Ready = %v, want a remark on what is away", err)
+	}
+	reg.goAway(nil)
+	r.ready()
+	want(t, r, map[string]int64{"a": 5, "b": 7, "c": 9})
+}
+
 // TestSnapshot guarantees that a gateway starts without Kafka and without the
 // registry from what it last had, says so, and does not before the log had its
 // time.
@@ -339,6 +407,24 @@ func TestSnapshot(t *testing.T) {
 	if got := r.book.Current().Revision(); got != a.version {
 		t.Errorf("revision %d, want %d: deletions count", got, a.version)
 	}
+}
+
+// TestStartWithoutRegistry guarantees that a gateway with a snapshot follows the
+// log while the registry is away, records of before and of since alike.
+func TestStartWithoutRegistry(t *testing.T) {
+	t.Parallel()
+
+	dir, reg, l := t.TempDir(), &registry{}, newLog()
+	a := newAuthor(t, reg)
+	l.append(a.rule("a", 5))
+	r := start(t, setup{dir: dir, log: l, registry: reg})
+	r.ready()
+	r.stop()
+	l.append(a.rule("b", 7))
+	reg.goAway(errAway)
+	r = start(t, setup{dir: dir, log: l, registry: reg})
+	r.ready()
+	want(t, r, map[string]int64{"a": 5, "b": 7})
 }
 
 func asRemark(err error, to *admin.Remark) bool {
