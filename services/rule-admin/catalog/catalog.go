@@ -63,8 +63,8 @@ type Tx interface {
 	// how many there are.
 	Referrers(ctx context.Context, kind Kind, id string, most int) ([]Referrer, int, error)
 
-	// TenantPeriods returns the periods, former ones included, of the rules
-	// that may match the tenant and leave their zone or anchor to it.
+	// TenantPeriods returns the periods of the rules that may match the tenant
+	// and leave their zone or anchor to it, now or in what they had before.
 	TenantPeriods(ctx context.Context, tenant string) ([]RulePeriod, error)
 }
 

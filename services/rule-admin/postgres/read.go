@@ -125,19 +125,20 @@ func (t tx) Referrers(ctx context.Context, kind catalog.Kind, id string, most in
 	return list, total, fail("read referrers", err)
 }
 
-// TenantPeriods returns the periods, former ones included, of the rules that
-// may match the tenant and leave their zone or anchor to it.
+// TenantPeriods returns the periods of the rules that may match the tenant and
+// leave their zone or anchor to it, now or in what they had before.
 func (t tx) TenantPeriods(ctx context.Context, tenant string) ([]catalog.RulePeriod, error) {
 	rows, err := t.tx.Query(ctx, `
-		SELECT id, p FROM objects, LATERAL (VALUES (body -> 'period'), (kept #> '{previous,period}')) AS periods (p)
-		WHERE kind = 'rule' AND body ? 'period' AND coalesce(body #>> '{match,tenant}', '') IN ('', $1)
-			AND p IS NOT NULL AND NOT (p ? 'zone' AND (p ? 'anchor' OR p ->> 'alignment' IS DISTINCT FROM 'anniversary'))
+		SELECT id, body -> 'period', kept -> 'previous', changed_at FROM objects
+		WHERE kind = 'rule' AND body ? 'period' AND coalesce(body #>> '{match,tenant}', '') IN ('', $1) AND EXISTS (
+			SELECT FROM (VALUES (body -> 'period'), (kept #> '{previous,period}')) AS periods (p)
+			WHERE p IS NOT NULL AND NOT (p ? 'zone' AND (p ? 'anchor' OR p ->> 'alignment' IS DISTINCT FROM 'anniversary')))
 		ORDER BY id`, tenant)
 	if err != nil {
 		return nil, fail("read periods", err)
 	}
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p catalog.RulePeriod, err error) {
-		err = row.Scan(&p.RuleID, &p.Period)
+		err = row.Scan(&p.RuleID, &p.Period, &p.Previous, &p.ChangedAt)
 		return p, err
 	})
 	return list, fail("read periods", err)

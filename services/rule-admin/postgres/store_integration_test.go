@@ -461,14 +461,21 @@ func TestIntegrationTenantPeriods(t *testing.T) {
 	err := s.Change(t.Context(), catalog.KindTenant, "acme", func(ctx context.Context, tx catalog.Tx, _ catalog.Moment, _ *catalog.Object) (catalog.Change, error) {
 		periods, err := tx.TenantPeriods(ctx, "acme")
 		for _, p := range periods {
-			got = append(got, p.RuleID+" "+*p.Period.Unit)
+			text := p.RuleID + " " + *p.Period.Unit
+			if p.Previous != nil {
+				text += " after " + *p.Previous.Period.Unit
+			}
+			if p.ChangedAt.IsZero() {
+				t.Errorf("%s was never changed", text)
+			}
+			got = append(got, text)
 		}
 		return catalog.Change{}, errors.Join(err, catalog.ErrConflict)
 	})
 	if !errors.Is(err, catalog.ErrConflict) {
 		t.Fatal(err)
 	}
-	if want := []string{"a-any day", "b-acme week", "e-anchor month", "g-was month"}; !slices.Equal(got, want) {
+	if want := []string{"a-any day", "b-acme week", "e-anchor month", "g-was week after month"}; !slices.Equal(got, want) {
 		t.Errorf("TenantPeriods = %q, want %q", got, want)
 	}
 }

@@ -165,19 +165,15 @@ func (t memoryTx) TenantPeriods(_ context.Context, tenant string) ([]catalog.Rul
 		if r.Match != nil && catalog.Or(r.Match.Tenant, "") != "" && *r.Match.Tenant != tenant {
 			continue
 		}
-		for _, p := range []*catalog.Period{r.Period, previous(o)} {
-			if p != nil && (p.Zone == nil || catalog.Or(p.Alignment, "") == "anniversary" && p.Anchor == nil) {
-				all = append(all, catalog.RulePeriod{RuleID: id, Period: *p})
-			}
+		if leaves(r.Period) || o.Kept.Previous != nil && leaves(&o.Kept.Previous.Period) {
+			all = append(all, catalog.RulePeriod{RuleID: id, Period: *r.Period, Previous: o.Kept.Previous, ChangedAt: o.ChangedAt})
 		}
 	}
 	slices.SortFunc(all, func(a, b catalog.RulePeriod) int { return cmp.Compare(a.RuleID, b.RuleID) })
 	return all, nil
 }
 
-func previous(o *catalog.Object) *catalog.Period {
-	if o.Kept.Previous == nil {
-		return nil
-	}
-	return &o.Kept.Previous.Period
+// leaves reports whether a period leaves its zone or anchor to the tenant.
+func leaves(p *catalog.Period) bool {
+	return p != nil && (p.Zone == nil || catalog.Or(p.Alignment, "") == "anniversary" && p.Anchor == nil)
 }

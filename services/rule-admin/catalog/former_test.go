@@ -1,0 +1,290 @@
+package catalog_test
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"penstock.dev/services/internal/period"
+	"penstock.dev/services/rule-admin/catalog"
+	"penstock.dev/services/rule-admin/catalog/catalogtest"
+)
+
+// A desk is a catalogue whose time the test moves.
+type desk struct {
+	t     *testing.T
+	store *catalogtest.Memory
+	c     *catalog.Catalog
+	now   time.Time
+}
+
+func newDesk(t *testing.T, now string) *desk {
+	t.Helper()
+	at := instant(t, now)
+	store := catalogtest.NewMemory(at)
+	return &desk{t, store, catalog.New(store, rand.Reader), at}
+}
+
+func instant(t *testing.T, s string) time.Time {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+func (d *desk) at(now string) {
+	d.t.Helper()
+	next := instant(d.t, now)
+	d.store.Advance(next.Sub(d.now))
+	d.now = next
+}
+
+func (d *desk) tenant(text string) []catalog.FormerPeriod {
+	d.t.Helper()
+	return catalogtest.Put(d.t, d.c, catalog.KindTenant, "acme", text, catalogtest.Any).Object.Kept.Former
+}
+
+func (d *desk) quota(match, period string, limit int) *catalog.Previous {
+	d.t.Helper()
+	text := fmt.Sprintf(`{"kind":"quota","subject":["tenant"],"limit":%d,"match":%s,"period":%s}`, limit, match, period)
+	return catalogtest.Put(d.t, d.c, catalog.KindRule, "q", text, catalogtest.Any).Object.Kept.Previous
+}
+
+// is fails the test unless the previous period is the wanted one: its period as
+// JSON and its end; "" is none.
+func (d *desk) is(p *catalog.Previous, period, end string) {
+	d.t.Helper()
+	if p == nil || period == "" {
+		if p != nil || period != "" {
+			d.t.Errorf("previous period is %+v, want %q", p, period)
+		}
+		return
+	}
+	text, err := json.Marshal(p.Period)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	gotEnd := ""
+	if !p.End.IsZero() {
+		gotEnd = p.End.Format(time.RFC3339)
+	}
+	if string(text) != period || gotEnd != end {
+		d.t.Errorf("previous period is %s until %q, want %s until %q", text, gotEnd, period, end)
+	}
+}
+
+// TestRulePeriodChanges guarantees that a rule whose period changes carries the
+// running one to its promised end, through whatever changes meanwhile.
+func TestRulePeriodChanges(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, "2026-11-15T12:00:00Z")
+	const month, week, day = `{"unit":"month","zone":"Europe/Istanbul"}`, `{"unit":"week","zone":"Europe/Istanbul"}`, `{"unit":"day","zone":"Europe/Istanbul"}`
+	const wasMonth = `{"unit":"month","count":1,"alignment":"calendar","zone":"Europe/Istanbul"}`
+	const monthEnd = "2026-11-30T21:00:00Z"
+	d.is(d.quota(`{}`, month, 1), "", "")
+	d.is(d.quota(`{}`, month, 2), "", "") // a limit changes at once
+	d.is(d.quota(`{}`, week, 2), wasMonth, monthEnd)
+	d.at("2026-11-16T12:00:00Z")
+	d.is(d.quota(`{}`, week, 3), wasMonth, monthEnd) // an unrelated change keeps it
+	d.at("2026-11-29T12:00:00Z")
+	d.is(d.quota(`{}`, day, 3), wasMonth, monthEnd) // weeks never came into force
+	d.is(d.quota(`{}`, month, 3), "", "")           // back again: nothing had changed
+	d.is(d.quota(`{}`, day, 3), wasMonth, monthEnd) // and away
+	d.at("2026-11-30T20:59:59Z")                    // the last second
+	d.is(d.quota(`{}`, day, 4), wasMonth, monthEnd) // still the month
+	d.at("2026-11-30T21:00:00Z")                    // days are in force
+	d.is(d.quota(`{}`, day, 5), "", "")             // the month is over
+	d.at("2026-12-01T12:00:00Z")                    // a day runs to 21:00Z
+	d.is(d.quota(`{}`, month, 5), `{"unit":"day","count":1,"alignment":"calendar","zone":"Europe/Istanbul"}`, "2026-12-01T21:00:00Z")
+}
+
+// TestRulePeriodFields guarantees that a change of zone, unit, count, alignment
+// or anchor is one, and that writing a default out is none.
+func TestRulePeriodFields(t *testing.T) {
+	t.Parallel()
+	const was = `{"unit":"month","zone":"UTC"}`
+	tests := []struct {
+		name, next string
+		changes    bool
+	}{
+		{"defaults written out", `{"unit":"month","count":1,"alignment":"calendar","zone":"UTC"}`, false},
+		{"another zone", `{"unit":"month","zone":"Europe/Istanbul"}`, true},
+		{"another unit", `{"unit":"week","zone":"UTC"}`, true},
+		{"another count", `{"unit":"month","count":2,"zone":"UTC"}`, true},
+		{"an anchor", `{"unit":"month","alignment":"anniversary","anchor":"2026-01-05T00:00:00Z","zone":"UTC"}`, true},
+	}
+	for _, tt := range tests {
+		d := newDesk(t, "2026-11-15T12:00:00Z")
+		d.quota(`{}`, was, 1)
+		if p := d.quota(`{}`, tt.next, 1); (p != nil) != tt.changes {
+			t.Errorf("%s: previous period is %+v", tt.name, p)
+		}
+	}
+	d := newDesk(t, "2026-11-15T12:00:00Z")
+	anniversary := func(anchor string) string {
+		return `{"unit":"month","alignment":"anniversary","zone":"UTC","anchor":"` + anchor + `"}`
+	}
+	d.quota(`{}`, anniversary("2026-01-20T00:00:00Z"), 1)
+	d.is(d.quota(`{}`, anniversary("2026-01-20T03:00:00+03:00"), 1), "", "") // the same instant
+	d.is(d.quota(`{}`, anniversary("2026-01-25T00:00:00Z"), 1),
+		`{"unit":"month","count":1,"alignment":"anniversary","zone":"UTC","anchor":"2026-01-20T00:00:00Z"}`, "2026-11-20T00:00:00Z")
+}
+
+// TestRulePeriodOfATenant guarantees that a rule for one tenant which leaves its
+// zone to it carries the zone that governs the running period, which may be one
+// that the tenant has left.
+func TestRulePeriodOfATenant(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, "2026-11-15T12:00:00Z")
+	d.tenant(`{"zone":"Europe/Istanbul"}`)
+	const acme = `{"tenant":"acme"}`
+	d.quota(acme, `{"unit":"month"}`, 1)
+	d.is(d.quota(acme, `{"unit":"month","zone":"Europe/Istanbul"}`, 1), "", "") // the tenant's zone by name is no change
+	d.is(d.quota(acme, `{"unit":"month"}`, 1), "", "")
+	d.tenant(`{"zone":"America/New_York"}`)
+	const was = `{"unit":"month","count":1,"alignment":"calendar","zone":"Europe/Istanbul"}`
+	d.is(d.quota(acme, `{"unit":"week"}`, 1), was, "2026-11-30T21:00:00Z")
+	d.is(d.quota(acme, `{"unit":"month"}`, 1), "", "") // the tenant carries Istanbul for all its months
+	d.at("2026-12-15T12:00:00Z")
+	d.is(d.quota(acme, `{"unit":"month"}`, 2), "", "")
+	d.is(d.quota(acme, `{"unit":"day"}`, 2), `{"unit":"month","count":1,"alignment":"calendar","zone":"America/New_York"}`, "2027-01-01T05:00:00Z")
+	catalogtest.Put(t, d.c, catalog.KindTenant, "globex", `{}`, catalog.Condition{})
+	d.is(d.quota(`{"tenant":"globex"}`, `{"unit":"day"}`, 2), "", "") // for another tenant nothing is running
+}
+
+// TestRulePeriodOfManyTenants guarantees that a rule which leaves its zone to
+// many tenants carries its old period without an end, for each has its own,
+// and no longer than until the first of them has ended.
+func TestRulePeriodOfManyTenants(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, "2026-11-15T12:00:00Z")
+	const was = `{"unit":"month"}`
+	d.quota(`{}`, `{"unit":"month"}`, 1)
+	d.is(d.quota(`{}`, `{"unit":"week"}`, 1), was, "")
+	d.at("2026-11-30T09:59:59Z") // December begins at 10:00Z where it begins first
+	d.is(d.quota(`{}`, `{"unit":"week"}`, 2), was, "")
+	d.is(d.quota(`{}`, `{"unit":"day"}`, 2), was, "")
+	d.is(d.quota(`{}`, `{"unit":"month"}`, 2), "", "")
+	d.is(d.quota(`{}`, `{"unit":"day"}`, 2), was, "")
+	d.at("2026-11-30T10:00:00Z")
+	d.is(d.quota(`{}`, `{"unit":"day"}`, 3), "", "")
+}
+
+// TestTenantZoneChanges guarantees that a tenant carries each former zone or
+// anchor under which a period is running, and no other.
+func TestTenantZoneChanges(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, "2026-11-15T12:00:00Z")
+	zones := func(former []catalog.FormerPeriod) string {
+		out := ""
+		for _, p := range former {
+			out += p.Zone + " "
+		}
+		return out
+	}
+	want := func(former []catalog.FormerPeriod, want string) {
+		t.Helper()
+		if got := zones(former); got != want {
+			t.Errorf("%v: former zones %q, want %q", d.now, got, want)
+		}
+	}
+	want(d.tenant(`{}`), "")
+	want(d.tenant(`{"zone":"UTC"}`), "") // as it was
+	want(d.tenant(`{"zone":"Europe/Istanbul"}`), "UTC ")
+	want(d.tenant(`{"zone":"Europe/Istanbul","name":"x"}`), "UTC ")
+	want(d.tenant(`{"zone":"Asia/Tokyo"}`), "UTC ") // Istanbul never governed a period
+	d.at("2026-11-15T20:30:00Z")                    // Tokyo's hours run
+	want(d.tenant(`{"zone":"Asia/Kolkata"}`), "UTC Asia/Tokyo ")
+	d.at("2026-11-16T20:00:00Z") // Kolkata's days run
+	want(d.tenant(`{"zone":"Europe/Berlin"}`), "UTC Asia/Kolkata ")
+	d.at("2027-06-15T12:00:00Z") // Berlin's year began late, at the end of that of UTC
+	want(d.tenant(`{"zone":"Europe/Berlin"}`), "UTC ")
+	d.at("2028-01-01T12:00:00Z")
+	want(d.tenant(`{"zone":"Europe/Berlin"}`), "")
+
+	d = newDesk(t, "2026-11-15T12:00:00Z")
+	d.tenant(`{"anchor":"2026-01-31T10:00:00Z"}`)
+	d.quota(`{"tenant":"acme"}`, `{"unit":"month","alignment":"anniversary"}`, 1)
+	former := d.tenant(`{"anchor":"2026-02-15T10:00:00Z"}`)
+	if len(former) != 1 || !former[0].Anchor.Equal(instant(t, "2026-01-31T10:00:00Z")) || !former[0].Until.Equal(d.now) {
+		t.Errorf("after a new anchor: %+v, want the old one", former)
+	}
+	_, err := d.c.Put(t.Context(), catalog.Put{Kind: catalog.KindTenant, ID: "acme", Text: []byte(`{}`), Condition: catalogtest.Any})
+	var fault *catalog.FaultError
+	if !errors.Is(err, catalog.ErrConflict) || !errors.As(err, &fault) || fault.Faults[0].Field != "anchor" {
+		t.Errorf("taking an anchor that a rule needs: %v, want a conflict about anchor", err)
+	}
+}
+
+// TestTenantZonesAreBounded guarantees that however often a tenant moves, it
+// carries few former zones: two at most for each length of period that is
+// running.
+func TestTenantZonesAreBounded(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, "2026-11-15T12:00:00Z")
+	d.quota(`{}`, `{"unit":"day","count":3}`, 1)
+	all := []string{"UTC", "Europe/Istanbul", "Asia/Kolkata", "America/New_York", "Pacific/Auckland"}
+	most := 0
+	for i := range 400 {
+		former := d.tenant(`{"zone":"` + all[i%len(all)] + `"}`)
+		most = max(most, len(former))
+		d.store.Advance(time.Duration(i%7) * 97 * time.Minute)
+		d.now = d.now.Add(time.Duration(i%7) * 97 * time.Minute)
+	}
+	if most > 12 || most < 3 {
+		t.Errorf("carried %d former zones at most, want no more than two for each of hour, day, week, month, year and three days", most)
+	}
+}
+
+// TestPromiseIsKept guarantees, for random changes of a rule and its tenant, what
+// the gateways make of the records: a period that is running changes neither
+// its start, which is part of its counter's name, nor its end.
+func TestPromiseIsKept(t *testing.T) {
+	t.Parallel()
+	seed, rng := seeded(t)
+	zones := []string{"UTC", "Europe/Istanbul", "America/New_York", "Asia/Kolkata"}
+	units := []string{"hour", "day", "week", "month"}
+	for run := range 60 {
+		d := newDesk(t, "2026-03-01T00:30:00Z")
+		d.tenant(`{}`)
+		d.quota(`{"tenant":"acme"}`, `{"unit":"day"}`, 1)
+		var promised period.Span
+		changes, kept := 0, 0
+		for range 60 {
+			span := d.line().span(t, d.now)
+			if promised.Contains(d.now) {
+				kept++
+				if span != promised {
+					t.Fatalf("seed %d run %d at %v: the period was promised to be %v and is %v", seed, run, d.now, promised, span)
+				}
+			}
+			promised = span
+			switch rng.IntN(3) {
+			case 0:
+				d.tenant(`{"zone":"` + zones[rng.IntN(len(zones))] + `"}`)
+				changes++
+			case 1:
+				zone := ""
+				if rng.IntN(2) == 0 {
+					zone = `,"zone":"` + zones[rng.IntN(len(zones))] + `"`
+				}
+				d.quota(`{"tenant":"acme"}`, `{"unit":"`+units[rng.IntN(len(units))]+`"`+zone+`}`, rng.IntN(9))
+				changes++
+			}
+			if after := d.line().span(t, d.now); after != span {
+				t.Fatalf("seed %d run %d at %v: a change made %v of the running period %v", seed, run, d.now, after, span)
+			}
+			step := time.Duration(rng.Int64N(int64(30 * time.Hour))).Truncate(time.Microsecond)
+			d.store.Advance(step)
+			d.now = d.now.Add(step)
+		}
+		if changes < 10 || kept < 3 {
+			t.Errorf("%d changes and %d periods that were met again: the generator no longer tests the promise", changes, kept)
+		}
+	}
+}

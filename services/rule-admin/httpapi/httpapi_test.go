@@ -1,0 +1,612 @@
+package httpapi_test
+
+import (
+	"crypto/rand"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock.dev/services/rule-admin/catalog"
+	"penstock.dev/services/rule-admin/catalog/catalogtest"
+	"penstock.dev/services/rule-admin/httpapi"
+)
+
+var t0 = time.Date(2026, 11, 15, 12, 0, 0, 123456000, time.UTC)
+
+// calls collects what the face reports.
+type calls struct {
+	mu  sync.Mutex
+	all []httpapi.Call
+}
+
+func (c *calls) note(call httpapi.Call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, call)
+}
+
+func configOf(store catalogtest.Store, c *calls) httpapi.Config {
+	return httpapi.Config{
+		Catalogue: catalog.New(store, rand.Reader), Audit: store.Audit, Timeout: 5 * time.Second,
+		Tokens: []httpapi.Token{
+			{Actor: "ops", Role: httpapi.RoleAdmin, Secret: adminToken},
+			{Actor: "dash", Role: httpapi.RoleReadonly, Secret: readonlyToken},
+		},
+		Log: slog.New(slog.DiscardHandler), Observe: c.note,
+	}
+}
+
+func memoryFace(t *testing.T, c *contract) (*face, *catalogtest.Memory, *calls) {
+	t.Helper()
+	store, seen := catalogtest.NewMemory(t0), &calls{}
+	return newFace(t, configOf(store, seen), c), store, seen
+}
+
+// paths of the kinds.
+var collection = map[catalog.Kind]string{
+	catalog.KindTenant: "tenants", catalog.KindApplication: "applications", catalog.KindUser: "users", catalog.KindAPIKey: "api-keys",
+	catalog.KindService: "services", catalog.KindEndpoint: "endpoints", catalog.KindPlan: "plans", catalog.KindRule: "rules",
+}
+
+func pathOf(kind catalog.Kind, id string) string { return "/v1/" + collection[kind] + "/" + id }
+
+func (f *face) seed() {
+	f.t.Helper()
+	for _, s := range catalogtest.Samples {
+		f.want(201, f.do("PUT", pathOf(s.Kind, s.ID), s.Text))
+	}
+}
+
+// TestContract guarantees that the document and the server say the same: it
+// makes the server give every answer that the document has, for every path, and
+// every request and answer on the way is held to the document.
+func TestContract(t *testing.T) {
+	t.Parallel()
+	c := newContract(t)
+	f, store, _ := memoryFace(t, c)
+	f.seed()
+	f.do("PUT", "/v1/tenants/initech", `{"anchor":"2026-01-31T10:00:00Z"}`)
+	f.do("PUT", "/v1/rules/anniversary", `{"kind":"quota","subject":["tenant"],"limit":5,"match":{"tenant":"initech"},"period":{"unit":"month","alignment":"anniversary"}}`)
+	boom := errors.New("boom")
+	for _, s := range catalogtest.Samples[:len(catalogtest.Samples)-1] {
+		list, path := "/v1/"+collection[s.Kind], pathOf(s.Kind, s.ID)
+		f.want(200, f.do("GET", list, ""))
+		tag := f.want(200, f.do("GET", path, "")).header.Get("ETag")
+		f.want(304, f.do("GET", path, "", "If-None-Match", tag))
+		f.want(200, f.do("PUT", path, s.Text, "If-Match", tag))
+		f.want(201, f.do("PUT", pathOf(s.Kind, s.ID+"-2"), s.Text, "If-None-Match", "*"))
+		f.want(204, f.do("DELETE", pathOf(s.Kind, s.ID+"-2"), "", "If-Match", "*"))
+
+		f.want(400, f.refused("PUT", path, `{"nonsense":1}`))
+		f.want(400, f.do("GET", list+"?nonsense=1", ""))
+		f.want(400, f.do("GET", path+"?nonsense=1", ""))
+		f.want(400, f.do("DELETE", path+"?nonsense=1", ""))
+		f.want(412, f.do("PUT", path, s.Text, "If-Match", `"1000000"`))
+		f.want(412, f.do("DELETE", path, "", "If-Match", `"1000000"`))
+		f.want(413, f.do("PUT", path, `{"name":"`+strings.Repeat("x", 65<<10)+`"}`))
+		f.want(422, f.refused("PUT", path, strings.Replace(s.Text, `{`, `{"id":"/",`, 1)))
+		f.want(422, f.refused("GET", list+"?limit=0", ""))
+		f.want(428, f.do("PUT", path, s.Text))
+		f.want(404, f.do("GET", pathOf(s.Kind, "none"), ""))
+		f.want(404, f.do("DELETE", pathOf(s.Kind, "none"), ""))
+		for _, r := range [][2]string{{"GET", list}, {"GET", path}, {"PUT", path}, {"DELETE", path}} {
+			f.want(401, f.as("").do(r[0], r[1], ""))
+			if r[0] != "GET" {
+				f.want(403, f.as(readonlyToken).do(r[0], r[1], ""))
+			}
+			body := ""
+			if r[0] == "PUT" {
+				body = s.Text
+			}
+			store.Fail(boom)
+			f.want(500, f.do(r[0], r[1], body))
+			store.Fail(catalog.ErrUnavailable)
+			f.want(503, f.do(r[0], r[1], body))
+			store.Fail(nil)
+		}
+	}
+	for _, path := range []string{"/v1/plans/gold", "/v1/tenants/acme", "/v1/applications/web", "/v1/api-keys/acme-1", "/v1/services/payments", "/v1/endpoints/pay"} {
+		f.want(409, f.do("DELETE", path, ""))
+	}
+	f.want(409, f.do("PUT", "/v1/tenants/initech", `{}`, "If-Match", "*"))
+	f.want(409, f.do("PUT", "/v1/applications/web", `{"tenant":"globex"}`, "If-Match", "*"))
+	f.want(409, f.do("PUT", "/v1/api-keys/acme-1", `{"tenant":"globex"}`, "If-Match", "*"))
+	f.want(201, f.do("PUT", "/v1/services/search", `{"upstream":"https://search.example.org:8443/base"}`))
+	f.want(409, f.do("PUT", "/v1/endpoints/pay", `{"service":"search","path":"/v1/pay"}`, "If-Match", "*"))
+
+	f.want(200, f.do("GET", "/v1/audit?limit=2", ""))
+	f.want(200, f.do("GET", "/v1/audit?kind=rule&object_id=acme-burst&actor=ops", "", "Accept", "text/csv"))
+	f.want(400, f.do("GET", "/v1/audit?kinds=rule", ""))
+	f.want(401, f.as("").do("GET", "/v1/audit", ""))
+	f.want(422, f.refused("GET", "/v1/audit?kind=tax", ""))
+	store.Fail(boom)
+	f.want(500, f.do("GET", "/v1/audit", ""))
+	store.Fail(catalog.ErrUnavailable)
+	f.want(503, f.do("GET", "/v1/audit", ""))
+	store.Fail(catalog.ErrNoSchema)
+	f.want(503, f.do("PUT", "/v1/tenants/new", `{}`))
+	f.want(200, f.as("").do("GET", "/openapi.json", ""))
+	f.want(200, f.as("").do("GET", "/openapi.yaml", ""))
+
+	for _, a := range c.unseen(t) {
+		t.Errorf("the document has the answer %s, and no request gets it", a)
+	}
+}
+
+// TestWrongInput guarantees that wrong input gets a 4xx that names the field.
+func TestWrongInput(t *testing.T) {
+	t.Parallel()
+	f, _, _ := memoryFace(t, newContract(t))
+	f.seed()
+	rate := func(rest string) string {
+		return `{"kind":"rate","algorithm":"gcra","subject":["tenant"],"limit":30,"window":"60s"` + rest + `}`
+	}
+	quota := func(rest string) string {
+		return `{"kind":"quota","algorithm":"quota","subject":["tenant"],"limit":30` + rest + `}`
+	}
+	tests := []struct {
+		name   string
+		path   string
+		body   string
+		status int
+		field  string // empty: nothing to name
+	}{
+		{"bad JSON", "rules/x", `{"kind":`, 400, ""},
+		{"no JSON", "rules/x", ``, 400, ""},
+		{"a list", "rules/x", `[]`, 400, ""},
+		{"two objects", "rules/x", `{}{}`, 400, ""},
+		{"not UTF-8", "rules/x", "{\"name\":\"\xff\"}", 400, ""},
+		{"an unknown field", "rules/x", rate(`,"limitt":1`), 400, "limitt"},
+		{"a field in another case", "rules/x", rate(`,"Burst":1`), 400, "Burst"},
+		{"an unknown field inside", "rules/x", rate(`,"match":{"tennant":"acme"}`), 400, "match.tennant"},
+		{"a field twice", "rules/x", rate(`,"limit":31`), 400, "limit"},
+		{"text for a number", "rules/x", `{"kind":"rate","algorithm":"gcra","subject":[],"limit":"30","window":"60s"}`, 400, "limit"},
+		{"a number for text", "rules/x", `{"kind":"rate","algorithm":"gcra","subject":[],"limit":30,"window":60}`, 400, "window"},
+		{"a fraction", "rules/x", `{"kind":"rate","algorithm":"gcra","subject":[],"limit":30.5,"window":"60s"}`, 400, "limit"},
+		{"null", "rules/x", rate(`,"burst":null`), 400, "burst"},
+		{"a number in a list of texts", "rules/x", `{"kind":"rate","algorithm":"gcra","subject":["tenant",7],"limit":30,"window":"60s"}`, 400, "subject[1]"},
+		{"a secret in a key", "api-keys/x", `{"tenant":"acme","secret":"psk_x"}`, 400, "secret"},
+
+		{"a limit of 2^53", "rules/x", `{"kind":"quota","subject":["tenant"],"limit":9007199254740992,"period":{"unit":"month"}}`, 422, "limit"},
+		{"a limit beyond 64 bits", "rules/x", `{"kind":"quota","subject":["tenant"],"limit":99999999999999999999999,"period":{"unit":"month"}}`, 422, "limit"},
+		{"a limit of 1e999999999", "rules/x", `{"kind":"quota","subject":["tenant"],"limit":1e999999999,"period":{"unit":"month"}}`, 422, "limit"},
+		{"a negative limit", "rules/x", `{"kind":"quota","subject":["tenant"],"limit":-1,"period":{"unit":"month"}}`, 422, "limit"},
+		{"no limit", "rules/x", `{"kind":"quota","subject":["tenant"],"period":{"unit":"month"}}`, 422, "limit"},
+		{"an unknown tenant", "applications/x", `{"tenant":"nope"}`, 422, "tenant"},
+		{"a rule for an unknown tenant", "rules/x", rate(`,"match":{"tenant":"nope"}`), 422, "match.tenant"},
+		{"a quota of nobody", "rules/x", `{"kind":"quota","subject":["user"],"limit":1,"period":{"unit":"month"}}`, 422, "subject"},
+		{"no period", "rules/x", quota(``), 422, "period"},
+		{"no unit", "rules/x", quota(`,"period":{}`), 422, "period.unit"},
+		{"a zone on the moon", "rules/x", quota(`,"period":{"unit":"month","zone":"Moon/Tycho"}`), 422, "period.zone"},
+		{"the zone Local", "tenants/x", `{"zone":"Local"}`, 422, "zone"},
+		{"an anniversary of nothing", "rules/x", quota(`,"period":{"unit":"month","alignment":"anniversary"}`), 422, "period.anchor"},
+		{"an anchor that is no time", "rules/x", quota(`,"period":{"unit":"month","alignment":"anniversary","anchor":"the ides of March"}`), 422, "period.anchor"},
+		{"a threshold above 100", "rules/x", quota(`,"period":{"unit":"month"},"thresholds":[80,101]`), 422, "thresholds[1]"},
+		{"a threshold twice", "rules/x", quota(`,"period":{"unit":"month"},"thresholds":[80,{"left":1},80]`), 422, "thresholds[2]"},
+		{"a window that is none", "rules/x", `{"kind":"rate","algorithm":"gcra","subject":[],"limit":30,"window":"60"}`, 422, "window"},
+		{"a window of a quota", "rules/x", quota(`,"period":{"unit":"month"},"window":"60s"`), 422, "window"},
+		{"a network that is none", "rules/x", rate(`,"match":{"networks":["203.0.113.0/24","x"]}`), 422, "match.networks[1]"},
+		{"another id than the path's", "rules/x", rate(`,"id":"y"`), 422, "id"},
+		{"an id that is none", "rules/a%2Fb", rate(``), 422, "id"},
+		{"an id of dots", "rules/%2e%2e", rate(``), 422, "id"},
+		{"the end before the start", "rules/x", rate(`,"valid_from":"2026-12-01T00:00:00Z","valid_to":"2026-11-01T00:00:00Z"`), 422, "valid_to"},
+		{"an upstream by ftp", "services/x", `{"upstream":"ftp://127.0.0.1"}`, 422, "upstream"},
+		{"a host with a port", "services/x", `{"upstream":"http://a","hosts":["b:80"]}`, 422, "hosts[0]"},
+		{"a path that no request has", "endpoints/x", `{"service":"payments","path":"/a//b"}`, 422, "path"},
+		{"a price that rises to nothing", "plans/x", `{"overage":[{"meter":"m","up_to":5,"unit_price":"1"}]}`, 422, "overage[0].up_to"},
+		{"a price in words", "plans/x", `{"overage":[{"meter":"m","unit_price":"cheap"}]}`, 422, "overage[0].unit_price"},
+		{"a currency in lower case", "tenants/x", `{"currency":"usd"}`, 422, "currency"},
+
+		{"a wallet", "rules/x", `{"kind":"wallet","algorithm":"overdraft_wallet","subject":["tenant"]}`, 422, "kind"},
+		{"a wallet's mode", "rules/x", `{"kind":"wallet","wallet":"prepaid","subject":["tenant"]}`, 422, "wallet"},
+		{"a token bucket", "rules/x", `{"kind":"rate","algorithm":"token_bucket","subject":[],"limit":1,"window":"1s"}`, 422, "algorithm"},
+		{"a fixed window", "rules/x", `{"kind":"rate","algorithm":"fixed_window","subject":[],"limit":1,"window":"1s"}`, 422, "algorithm"},
+		{"a condition", "rules/x", rate(`,"condition":"cost > 1"`), 422, "condition"},
+		{"a lease", "rules/x", rate(`,"lease":{"units":1,"ttl":"1s"}`), 422, "lease"},
+		{"a delay", "rules/x", rate(`,"max_delay":"1s"`), 422, "max_delay"},
+		{"a local failure mode", "rules/x", rate(`,"on_failure":"local"`), 422, "on_failure"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			g := f.in(t)
+			p := g.want(tt.status, g.do("PUT", "/v1/"+tt.path, tt.body)).problem(t)
+			if tt.field != "" && !slices.Contains(p.fields(), tt.field) || tt.field == "" && len(p.Errors) > 0 {
+				t.Errorf("%s: errors of %q, want one of %q", p.Detail, p.fields(), tt.field)
+			}
+			g.want(404, g.do("GET", "/v1/"+tt.path, ""))
+		})
+	}
+}
+
+// TestE4 guarantees case E4: a limit of 2^53 cannot be counted exactly and is
+// 422, 2^53-1 is accepted.
+func TestE4(t *testing.T) {
+	t.Parallel()
+	f, _, _ := memoryFace(t, newContract(t))
+	for _, rest := range []string{
+		`"kind":"quota","algorithm":"quota","subject":["tenant"],"period":{"unit":"month"}`,
+		`"kind":"rate","algorithm":"gcra","subject":["tenant"],"window":"1s"`,
+	} {
+		p := f.want(422, f.refused("PUT", "/v1/rules/e4", `{`+rest+`,"limit":9007199254740992}`)).problem(t)
+		if got := p.fields(); !slices.Equal(got, []string{"limit"}) || !strings.Contains(p.Detail, "9007199254740991") {
+			t.Errorf("%q: %s, want limit and its bound", got, p.Detail)
+		}
+		f.want(201, f.do("PUT", "/v1/rules/e4", `{`+rest+`,"limit":9007199254740991}`))
+		if e := f.do("GET", "/v1/rules/e4", ""); !strings.Contains(string(e.body), `"limit":9007199254740991`) {
+			t.Errorf("shown as %s", e.body)
+		}
+		f.want(204, f.do("DELETE", "/v1/rules/e4", ""))
+	}
+}
+
+// TestExamples guarantees that the examples of the document can be put.
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	f, _, _ := memoryFace(t, newContract(t))
+	f.seed()
+	var doc struct {
+		Components struct {
+			Schemas map[string]struct{ Examples []json.RawMessage }
+		}
+	}
+	if err := json.Unmarshal(f.do("GET", "/openapi.json", "").body, &doc); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for schema, path := range map[string]string{
+		"Tenant": "tenants", "Application": "applications", "User": "users", "ApiKey": "api-keys", "Service": "services",
+		"Endpoint": "endpoints", "Plan": "plans", "Rule": "rules",
+	} {
+		for i, example := range doc.Components.Schemas[schema].Examples {
+			f.want(201, f.do("PUT", fmt.Sprintf("/v1/%s/example-%d", path, i), string(example)))
+			n++
+		}
+	}
+	if n < 8 {
+		t.Errorf("%d examples, want one of each kind", n)
+	}
+}
+
+// TestTokens guarantees who gets in, and what is said to those who do not.
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	f, _, _ := memoryFace(t, newContract(t))
+	anon := f.as("")
+	for _, header := range []string{
+		"", "Bearer", "Bearer ", "Basic " + adminToken, adminToken, "Bearer " + adminToken + "x", "Bearer " + adminToken[:len(adminToken)-1],
+		"Bearer " + strings.ToUpper(adminToken),
+	} {
+		headers := []string{"Authorization", header}
+		if header == "" {
+			headers = nil
+		}
+		e := anon.want(401, anon.do("PUT", "/v1/tenants/acme", `{}`, headers...))
+		if got := e.header.Get("WWW-Authenticate"); !strings.HasPrefix(got, "Bearer") {
+			t.Errorf("Authorization %q: WWW-Authenticate is %q, want Bearer", header, got)
+		}
+		if p := e.problem(t); p.Code != "unauthorized" || strings.Contains(p.Detail, adminToken) {
+			t.Errorf("Authorization %q: %+v", header, p)
+		}
+	}
+	anon.want(401, anon.do("GET", "/v1/tenants", "", "Authorization", "Bearer "+adminToken, "Authorization", "Bearer "+adminToken))
+	anon.want(201, anon.do("PUT", "/v1/tenants/acme", `{}`, "Authorization", "bearer  "+adminToken))
+	ro := f.as(readonlyToken)
+	ro.want(200, ro.do("GET", "/v1/tenants/acme", ""))
+	ro.want(200, ro.do("GET", "/v1/audit", ""))
+	ro.want(403, ro.do("PUT", "/v1/tenants/acme", `{"bad`, "If-Match", "*"))
+	if p := ro.want(403, ro.do("DELETE", "/v1/tenants/acme", "")).problem(t); p.Code != "forbidden" {
+		t.Errorf("code is %q", p.Code)
+	}
+}
+
+// TestPaths guarantees that what is not there is a problem, too.
+func TestPaths(t *testing.T) {
+	t.Parallel()
+	f, _, _ := memoryFace(t, newContract(t))
+	for _, path := range []string{
+		"/", "/v1", "/v1/", "/v2/rules", "/v1/rule", "/v1/rules/", "/v1/rules/a/b", "/v1/rules//", "//v1/rules", "/v1/audit/1", "/v1/audit/", "/openapi",
+		"/v1/rules/a%zz",
+	} {
+		u, err := url.Parse(f.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.Opaque = "//" + u.Host + path // as it is
+		r := &http.Request{Method: "GET", URL: u, Header: http.Header{"Authorization": {"Bearer " + adminToken}}}
+		resp, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		media := resp.Header.Get("Content-Type")
+		_ = resp.Body.Close()
+		if path == "/v1/rules/a%zz" { // net/http refuses it before us
+			continue
+		}
+		if resp.StatusCode != 404 || media != "application/problem+json" {
+			t.Errorf("GET %s = %d %s, want 404 as a problem", path, resp.StatusCode, media)
+		}
+	}
+	for path, allow := range map[string]string{
+		"/v1/rules": "GET, HEAD", "/v1/rules/x": "GET, HEAD, PUT, DELETE", "/v1/audit": "GET, HEAD", "/openapi.json": "GET, HEAD",
+	} {
+		e := f.want(405, f.do("PATCH", path, ""))
+		if p := e.problem(t); p.Code != "method-not-allowed" || e.header.Get("Allow") != allow {
+			t.Errorf("PATCH %s: %s, Allow %q, want %q", path, p.Code, e.header.Get("Allow"), allow)
+		}
+	}
+	f.do("PUT", "/v1/tenants/acme", `{}`)
+	if e := f.want(200, f.do("HEAD", "/v1/tenants/acme", "")); e.header.Get("ETag") != `"1"` || len(e.body) > 0 {
+		t.Errorf("HEAD = %s with ETag %s", e.body, e.header.Get("ETag"))
+	}
+}
+
+// TestETags guarantees that a tag is strong, the same on GET and PUT, and that
+// If-Match and If-None-Match mean what HTTP says.
+func TestETags(t *testing.T) {
+	t.Parallel()
+	f, _, _ := memoryFace(t, newContract(t))
+	put := f.want(201, f.do("PUT", "/v1/tenants/a~b", `{"name":"<&>"}`))
+	get := f.do("GET", "/v1/tenants/a~b", "")
+	if tag := put.header.Get("ETag"); tag != `"1"` || get.header.Get("ETag") != tag || string(put.body) != string(get.body) {
+		t.Errorf("PUT %s %s, GET %s %s", tag, put.body, get.header.Get("ETag"), get.body)
+	}
+	if got, want := put.header.Get("Location"), "/v1/tenants/a~b"; got != want {
+		t.Errorf("Location %q, want %q", got, want)
+	}
+	if want := `{"id":"a~b","name":"\u003c\u0026\u003e","version":1,"changed_at":"2026-11-15T12:00:00.123456Z","changed_by":"ops"}` + "\n"; string(get.body) != want {
+		t.Errorf("shown as %s, want %s", get.body, want)
+	}
+	for _, tt := range []struct {
+		status  int
+		headers []string
+	}{
+		{428, nil},
+		{412, []string{"If-Match", `"2"`}},
+		{412, []string{"If-Match", `W/"1"`}},
+		{412, []string{"If-Match", `1`}},
+		{412, []string{"If-Match", `"01"`}},
+		{412, []string{"If-Match", ``}},
+		{412, []string{"If-Match", `"x"`}},
+		{412, []string{"If-None-Match", `*`}},
+		{412, []string{"If-Match", `*`, "If-None-Match", `*`}},
+	} {
+		f.want(tt.status, f.do("PUT", "/v1/tenants/a~b", `{}`, tt.headers...))
+	}
+	f.want(400, f.do("PUT", "/v1/tenants/a~b", `{}`, "If-None-Match", `"7"`))
+	if e := f.do("GET", "/v1/tenants/a~b", ""); e.header.Get("ETag") != `"1"` {
+		t.Errorf("after refusals it is in version %s", e.header.Get("ETag"))
+	}
+	f.want(200, f.do("PUT", "/v1/tenants/a~b", `{}`, "If-Match", `"9", "1"`))
+	f.want(200, f.do("PUT", "/v1/tenants/a~b", `{}`, "If-Match", `"9"`, "If-Match", `"2"`))
+	f.want(200, f.do("PUT", "/v1/tenants/a~b", `{}`, "If-Match", `*`))
+	f.want(200, f.do("GET", "/v1/tenants/a~b", "", "If-None-Match", `"3"`))
+	f.want(304, f.do("GET", "/v1/tenants/a~b", "", "If-None-Match", `"3", W/"4"`))
+	f.want(304, f.do("GET", "/v1/tenants/a~b", "", "If-None-Match", `*`))
+	f.want(201, f.do("PUT", "/v1/tenants/new", `{}`, "If-Match", `*`))
+	f.want(412, f.do("PUT", "/v1/tenants/newer", `{}`, "If-Match", `"1"`))
+}
+
+// TestPages guarantees that cursors lead through a list once, and that a cursor
+// which this list did not give is refused.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	f, _, _ := memoryFace(t, newContract(t))
+	var want []string
+	for i := range 7 {
+		id := fmt.Sprintf("t%d", i)
+		want = append(want, id)
+		f.want(201, f.do("PUT", "/v1/tenants/"+id, `{}`))
+	}
+	page := func(path string) (ids []string, next string) {
+		t.Helper()
+		var p struct {
+			Items []struct {
+				ID       string `json:"id"`
+				ObjectID string `json:"object_id"`
+			}
+			NextCursor string `json:"next_cursor"`
+		}
+		if err := json.Unmarshal(f.want(200, f.do("GET", path, "")).body, &p); err != nil {
+			t.Fatal(err)
+		}
+		for _, item := range p.Items {
+			ids = append(ids, item.ID+item.ObjectID)
+		}
+		return ids, p.NextCursor
+	}
+	var cursor string
+	for _, limit := range []int{1, 3, 7, 500} {
+		var got []string
+		cursors := 0
+		for next := ""; ; cursors++ {
+			var ids []string
+			ids, next = page(fmt.Sprintf("/v1/tenants?limit=%d&cursor=%s", limit, next))
+			got = append(got, ids...)
+			if next == "" {
+				break
+			}
+			cursor = next
+		}
+		if !slices.Equal(got, want) || cursors != (len(want)-1)/limit {
+			t.Errorf("in pages of %d: %v with %d cursors, want %v with %d", limit, got, cursors, want, (len(want)-1)/limit)
+		}
+	}
+	if ids, next := page("/v1/users"); len(ids) > 0 || next != "" {
+		t.Errorf("an empty list is %v, %q", ids, next)
+	}
+	_, audit := page("/v1/audit?limit=2&actor=ops")
+	for _, path := range []string{
+		"/v1/tenants?cursor=t3", "/v1/tenants?cursor=!!", "/v1/tenants?cursor=AAAAAAAAAAAAdDM", "/v1/tenants?cursor=" + cursor + "A",
+		"/v1/users?cursor=" + cursor, "/v1/tenants?cursor=" + audit, "/v1/audit?cursor=" + cursor, "/v1/audit?cursor=" + audit,
+	} {
+		if p := f.want(422, f.do("GET", path, "")).problem(t); !slices.Equal(p.fields(), []string{"cursor"}) {
+			t.Errorf("GET %s: errors of %v, want of cursor", path, p.fields())
+		}
+	}
+	for _, limit := range []string{"0", "501", "-1", "x", "1.5", "", "99999999999999999999"} {
+		if p := f.want(422, f.do("GET", "/v1/tenants?limit="+limit, "")).problem(t); !slices.Equal(p.fields(), []string{"limit"}) {
+			t.Errorf("limit %q: errors of %v, want of limit", limit, p.fields())
+		}
+	}
+	f.want(400, f.do("GET", "/v1/tenants?limit=1&limit=2", ""))
+	f.want(400, f.do("GET", "/v1/tenants?limit=%zz", ""))
+	if ids, _ := page("/v1/audit?limit=2&actor=ops&cursor=" + audit); !slices.Equal(sortedSuffix(ids), []string{"t3", "t4"}) {
+		t.Errorf("the audit's second page is of %v, want t4 and t3", ids)
+	}
+}
+
+func sortedSuffix(ids []string) []string {
+	var out []string
+	for _, id := range ids {
+		out = append(out, id[len(id)-2:])
+	}
+	slices.Sort(out)
+	return out
+}
+
+// TestAuditCSV guarantees that the audit as CSV is RFC 4180, that no cell is a
+// formula to a spreadsheet, and that the next page is in the Link header.
+func TestAuditCSV(t *testing.T) {
+	t.Parallel()
+	f, _, _ := memoryFace(t, newContract(t))
+	f.do("PUT", "/v1/tenants/-2", `{"name":"=1+1, \"quoted\""}`, "X-Request-Id", "=HYPERLINK(1)")
+	f.do("DELETE", "/v1/tenants/-2", "")
+	e := f.want(200, f.do("GET", "/v1/audit?limit=1", "", "Accept", "text/csv;q=0.9, */*;q=0.1"))
+	if !strings.Contains(string(e.body), "\r\n") || !strings.HasPrefix(e.header.Get("Content-Type"), "text/csv") {
+		t.Errorf("%s: %q", e.header.Get("Content-Type"), e.body)
+	}
+	next, _, ok := strings.Cut(strings.TrimPrefix(e.header.Get("Link"), "<"), ">")
+	if !ok {
+		t.Fatalf("Link is %q", e.header.Get("Link"))
+	}
+	e = f.want(200, f.do("GET", next, "", "Accept", "text/csv"))
+	rows, err := csv.NewReader(strings.NewReader(string(e.body))).ReadAll()
+	if err != nil || len(rows) != 2 || e.header.Get("Link") != "" {
+		t.Fatalf("%q, %v, Link %q: want one entry and no further page", rows, err, e.header.Get("Link"))
+	}
+	got := map[string]string{}
+	for i, name := range rows[0] {
+		got[name] = rows[1][i]
+	}
+	if got["object_id"] != "'-2" || got["request_id"] != "'=HYPERLINK(1)" || got["before"] != "" || !strings.Contains(got["after"], `"name":"=1+1, \"quoted\""`) {
+		t.Errorf("the entry is %q", got)
+	}
+	e = f.do("GET", "/v1/audit", "", "Accept", "application/json, text/csv")
+	if e.header.Get("Content-Type") != "application/json" {
+		t.Errorf("who prefers JSON gets %s", e.header.Get("Content-Type"))
+	}
+}
+
+// TestRequestID guarantees that every answer has an id, the client's own when it
+// is a sane one, and that the audit has it.
+func TestRequestID(t *testing.T) {
+	t.Parallel()
+	f, store, _ := memoryFace(t, newContract(t))
+	if e := f.do("PUT", "/v1/tenants/a", `{}`, "X-Request-Id", "order 17"); e.header.Get("X-Request-Id") == "order 17" {
+		t.Error("an id with a space was taken")
+	}
+	for _, id := range []string{"", strings.Repeat("x", 129), "a\tb"} {
+		if e := f.do("GET", "/nowhere", "", "X-Request-Id", id); len(e.header.Get("X-Request-Id")) != 36 {
+			t.Errorf("id %q became %q, want a new one", id, e.header.Get("X-Request-Id"))
+		}
+	}
+	e := f.do("PUT", "/v1/tenants/b", `{}`, "X-Request-Id", "order-17")
+	entries, err := store.Audit(t.Context(), catalog.Search{Most: 1})
+	if err != nil || e.header.Get("X-Request-Id") != "order-17" || entries[0].RequestID != "order-17" || entries[0].Actor != "ops" {
+		t.Errorf("answered %q, audit %+v (%v)", e.header.Get("X-Request-Id"), entries[0], err)
+	}
+}
+
+// TestProblems guarantees that every error of the catalogue and of this package
+// has a status and a code of its own, so that none falls to 500 by oversight.
+func TestProblems(t *testing.T) {
+	t.Parallel()
+	declared := map[string]bool{}
+	for _, file := range []string{"problem.go", "../catalog/errors.go"} {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			if v, ok := n.(*ast.ValueSpec); ok && len(v.Values) == 1 {
+				if call, ok := v.Values[0].(*ast.CallExpr); ok && len(call.Args) == 1 {
+					if text, ok := call.Args[0].(*ast.BasicLit); ok {
+						declared[strings.Trim(text.Value, `"`)] = true
+					}
+				}
+			}
+			return true
+		})
+	}
+	mapped := map[string]bool{}
+	codes := map[string]bool{}
+	for _, p := range httpapi.Problems() {
+		mapped[p.Err.Error()] = true
+		if codes[p.Code] || p.Status < 400 || p.Status > 599 || p.Title == "" {
+			t.Errorf("%+v: want a code of its own, an error's status and a title", p)
+		}
+		codes[p.Code] = true
+	}
+	if len(declared) < 14 || !maps.Equal(declared, mapped) {
+		t.Errorf("errors %v, and problems for %v", slices.Sorted(maps.Keys(declared)), slices.Sorted(maps.Keys(mapped)))
+	}
+}
+
+// TestFailure guarantees that a fault of the service is not told to the caller,
+// and that a database that is away comes with a time to wait.
+func TestFailure(t *testing.T) {
+	t.Parallel()
+	f, store, _ := memoryFace(t, newContract(t))
+	store.Fail(errors.New("password of the database is hunter2"))
+	if e := f.want(500, f.do("GET", "/v1/rules", "")); strings.Contains(string(e.body), "hunter2") || e.problem(t).Code != "internal" {
+		t.Errorf("told %s", e.body)
+	}
+	store.Fail(fmt.Errorf("read: %w: dial tcp 10.0.0.7: refused", catalog.ErrUnavailable))
+	e := f.want(503, f.do("PUT", "/v1/tenants/a", `{}`))
+	if e.header.Get("Retry-After") != "1" || strings.Contains(string(e.body), "10.0.0.7") || e.problem(t).Code != "store-unavailable" {
+		t.Errorf("Retry-After %q, %s", e.header.Get("Retry-After"), e.body)
+	}
+	store.Fail(fmt.Errorf("%w: schema registry http://registry:8081 has not answered yet", catalog.ErrNoSchema))
+	if e := f.want(503, f.do("PUT", "/v1/tenants/a", `{}`)); !strings.Contains(e.problem(t).Detail, "http://registry:8081") {
+		t.Errorf("without a schema id: %s, want the registry named", e.body)
+	}
+}
+
+// TestObserve guarantees that what is counted comes from closed sets, whatever
+// strangers ask for.
+func TestObserve(t *testing.T) {
+	t.Parallel()
+	f, _, seen := memoryFace(t, newContract(t))
+	f.do("PUT", "/v1/tenants/acme", `{}`)
+	f.do("GET", "/v1/rules", "")
+	f.do("BREW", "/v1/rules/x", "")
+	f.as("").do("GET", "/v1/api-keys/x", "")
+	f.do("GET", "/random/"+rand.Text(), "")
+	var got []string
+	seen.mu.Lock()
+	defer seen.mu.Unlock()
+	for _, c := range seen.all {
+		got = append(got, fmt.Sprintf("%s %s %d", c.Operation, c.Kind, c.Status))
+		if c.Took <= 0 {
+			t.Errorf("%+v took no time", c)
+		}
+	}
+	want := []string{"put tenant 201", "list rule 200", "none rule 405", "get api_key 401", "none  404"}
+	if !slices.Equal(got, want) {
+		t.Errorf("observed %q, want %q", got, want)
+	}
+}
