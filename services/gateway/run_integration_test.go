@@ -97,7 +97,9 @@ func (e *estate) start(args ...string) *gateway {
 		"-listen", data, "-admin-listen", admin, "-kafka-brokers", strings.Join(e.broker.Brokers, ","),
 		"-schema-registry", e.broker.RegistryURL, "-redis-url", e.redis.URL, "-redis-budget", "2s", "-data-dir", e.dir,
 	}, args...)
-	go func() { done <- boot.Exec(ctx, "gateway", args, environment(), g.log, run) }()
+	go func() {
+		done <- boot.Exec(ctx, "gateway", args, environment("PENSTOCK_DECISION_TOKENS", token), g.log, run)
+	}()
 	g.stop = sync.OnceValue(func() int { cancel(); return <-done })
 	e.t.Cleanup(func() {
 		g.stop()
@@ -137,6 +139,25 @@ func (g *gateway) pay() (int, http.Header, string) {
 	return g.get(g.url+"/payments/v1/pay", "X-API-Key", "acme-secret-of-some-length")
 }
 
+// token is that of a trusted caller.
+const token = "a-token-of-some-length"
+
+func (g *gateway) decide(question string) (int, string) {
+	g.t.Helper()
+	req, err := http.NewRequestWithContext(g.t.Context(), http.MethodPost, g.url+"/v1/decisions", strings.NewReader(question))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body)
+}
+
 // TestIntegrationGateway guarantees that the whole service holds together: a
 // record on rules.v1 limits real traffic to a real upstream, a changed one does
 // within moments, and what was used is kept.
@@ -165,6 +186,9 @@ func TestIntegrationGateway(t *testing.T) {
 	}
 	e.limit(10)
 	kafkatest.Eventually(t, func() bool { code, _, _ := g.pay(); return code == 200 }, "the raised limit in force")
+	if code, body := g.decide(`{"tenant": "acme", "cost": 0}`); code != 200 || !strings.Contains(body, `"rule_id":"acme-burst"`) {
+		t.Errorf("a question on the same port: %d %s", code, body)
+	}
 	_, _, page := g.get(g.admin + "/metrics")
 	for _, series := range []string{
 		`ratelimit_decisions_total{outcome="ALLOW"}`, "ratelimit_decision_latency_seconds_count", "ratelimit_redis_fallback_total 0",
