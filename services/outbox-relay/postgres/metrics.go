@@ -40,29 +40,35 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
-	const prefix = "penstock_outbox_relay_"
-	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + name, Help: help})
-	}
 	m := &metrics{
-		active: gauge("active", "1 while this relay holds the slot and reads; 0 while it stands by or reconnects."),
+		active: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "penstock_outbox_relay_active", Help: "1 while this relay holds the slot and reads; 0 while it stands by or reconnects.",
+		}),
 		events: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: prefix + "events_total", Help: "Outbox events stored in Kafka, repeats included.",
+			Name: "penstock_outbox_relay_events_total", Help: "Outbox events stored in Kafka, repeats included.",
 		}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: prefix + "session_failures_total", Help: "Sessions that ended by a failure, by what failed.",
+			Name: "penstock_outbox_relay_session_failures_total", Help: "Sessions that ended by a failure, by what failed.",
 		}, []string{"reason"}),
 		rebuilt: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: prefix + "slot_rebuilds_total", Help: "Slots made anew after publishing the kept outbox, by why: missing or lost.",
+			Name: "penstock_outbox_relay_slot_rebuilds_total", Help: "Slots made anew after publishing the kept outbox, by why: missing or lost.",
 		}, []string{"cause"}),
 		behind: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: prefix + "commit_to_read_seconds", Help: "From a commit, by the database's clock, to its end having been read.",
+			Name: "penstock_outbox_relay_commit_to_read_seconds", Help: "From a commit, by the database's clock, to its end having been read.",
 			Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .5, 1, 5, 30},
 		}),
-		confirmed: gauge("slot_unconfirmed_bytes", "Log written since the position that the slot has confirmed."),
-		retained:  gauge("slot_retained_bytes", "Log that the database keeps because of the slot."),
-		safe:      gauge("slot_safe_bytes", "Log that may still be written before the slot is in danger of being lost; -1 when unlimited."),
-		lost:      gauge("slot_lost", "1 when the slot is missing or its log was removed."),
+		confirmed: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "penstock_outbox_relay_slot_unconfirmed_bytes", Help: "Log written since the position that the slot has confirmed.",
+		}),
+		retained: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "penstock_outbox_relay_slot_retained_bytes", Help: "Log that the database keeps because of the slot.",
+		}),
+		safe: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "penstock_outbox_relay_slot_safe_bytes", Help: "Log that may still be written before the slot is in danger of being lost; -1 when unlimited.",
+		}),
+		lost: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "penstock_outbox_relay_slot_lost", Help: "1 when the slot is missing or its log was removed.",
+		}),
 	}
 	for _, r := range []reason{reasonDatabase, reasonPublish, reasonOutbox} {
 		m.failures.WithLabelValues(string(r))
