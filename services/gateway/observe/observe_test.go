@@ -29,7 +29,7 @@ type scripted struct {
 }
 
 func (s *scripted) Decide(context.Context, decide.Query) (decide.Decision, error) {
-	time.Sleep(s.takes) // in virtual time
+	<-time.After(s.takes) // in virtual time
 	return s.decision, s.err
 }
 
