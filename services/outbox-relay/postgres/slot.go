@@ -137,7 +137,7 @@ func (s *Source) republish(ctx context.Context, conn *pgx.Conn, snapshot string,
 	r := &reader{source: s, ledger: outbox.NewLedger(0), failed: make(chan error, 1)}
 	n := 0
 	for _, table := range tables {
-		rows, err := tx.Query(ctx, `SELECT id::text, aggregatetype, aggregateid, type, version::text, payload FROM `+table+` ORDER BY version`)
+		rows, err := tx.Query(ctx, `SELECT id::text, aggregatetype, aggregateid, type, o.version::text, payload FROM `+table+` o ORDER BY o.version`)
 		if err != nil {
 			return 0, err
 		}
