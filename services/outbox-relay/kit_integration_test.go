@@ -5,7 +5,9 @@ package main_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +20,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock.dev/deploy/local/server"
+	"penstock.dev/schemas/rulesv1"
 
 	"penstock.dev/services/internal/kafka"
 	"penstock.dev/services/internal/pgtest"
@@ -126,6 +131,142 @@ func (c catalogue) slotName(suffix string) string {
 	return fmt.Sprintf("s%d_%s", oid, suffix)
 }
 
+// confirmedPast reports whether the slot has confirmed more than the given
+// position of the log.
+func (c catalogue) confirmedPast(slot, position string) bool {
+	c.Helper()
+	var past bool
+	err := c.db.QueryRow(c.Context(), `SELECT confirmed_flush_lsn > $2::pg_lsn FROM pg_replication_slots WHERE slot_name = $1`, slot, position).Scan(&past)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return past
+}
+
+// position is where the log ends now.
+func (c catalogue) position() (lsn string) {
+	c.Helper()
+	if err := c.db.QueryRow(c.Context(), `SELECT pg_current_wal_lsn()::text`).Scan(&lsn); err != nil {
+		c.Fatal(err)
+	}
+	return lsn
+}
+
+// change commits a change of each key in one transaction, with versions that
+// rise in the order of the commits, as rule-admin does. It returns the newest.
+func (c catalogue) change(ctx context.Context, keys ...string) (version int64, err error) {
+	return version, pgx.BeginFunc(ctx, c.db, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, `UPDATE revision SET value = value + $1 RETURNING value`, len(keys)).Scan(&version)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, version, created_at)
+			SELECT gen_random_uuid(), 'rules.v1', key, 'rule.changed', convert_to(v::text, 'UTF8'), v, clock_timestamp()
+			FROM (SELECT key, $2::bigint - cardinality($1) + n AS v FROM unnest($1::text[]) WITH ORDINALITY AS k (key, n) ORDER BY n) rows`,
+			keys, version)
+		return err
+	})
+}
+
+// mustChange is change for tests that expect no failure.
+func (c catalogue) mustChange(keys ...string) int64 {
+	c.Helper()
+	version, err := c.change(c.Context(), keys...)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return version
+}
+
+// A relay is the built binary, running.
+type relay struct {
+	*server.Process
+	t     *testing.T
+	admin string // URL of its admin port
+}
+
+var buildRelay = sync.OnceValues(func() (string, error) {
+	root, err := server.Root()
+	if err != nil {
+		return "", err
+	}
+	return server.Build(context.Background(), root, "services/outbox-relay", ".", server.Run{})
+})
+
+// run starts the binary on the catalogue and returns when it is live.
+func run(c catalogue, brokers []string, slot string) relay {
+	c.Helper()
+	binary, err := buildRelay()
+	if err != nil {
+		c.Fatal(err)
+	}
+	port, err := server.FreePort(c.Context())
+	if err != nil {
+		c.Fatal(err)
+	}
+	admin := fmt.Sprintf("127.0.0.1:%d", port)
+	p, err := server.Start(c.Context(), server.Spec{
+		Name: "outbox-relay", Path: binary, Dir: c.TempDir(), Ready: server.Answers200("http://" + admin + "/live"),
+		Env: []string{
+			"PENSTOCK_ADMIN_LISTEN=" + admin, "PENSTOCK_DATABASE_URL=" + c.url, "PENSTOCK_SLOT=" + slot,
+			"PENSTOCK_KAFKA_BROKERS=" + strings.Join(brokers, ","),
+		},
+		StopWithin: 25 * time.Second,
+	})
+	if err != nil {
+		c.Fatal(err)
+	}
+	c.Cleanup(func() {
+		if c.Failed() {
+			if lines, err := server.Tail(p.LogPath, 5); err == nil {
+				c.Log(strings.Join(lines, "\n"))
+			}
+		}
+		if err := p.Kill(); err != nil {
+			c.Error(err)
+		}
+	})
+	return relay{p, c.T, "http://" + admin}
+}
+
+func (r relay) kill() {
+	r.t.Helper()
+	if err := r.Kill(); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r relay) restart() {
+	r.t.Helper()
+	if err := r.Restart(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// ready reports whether /ready answers 200.
+func (r relay) ready() bool {
+	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Second)
+	defer cancel()
+	return server.Answers200(r.admin+"/ready")(ctx) == nil
+}
+
+// active reports whether this relay is the one that reads, by its own metric.
+func (r relay) active() bool {
+	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.admin+"/metrics", nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	return err == nil && strings.Contains(string(text), "\npenstock_outbox_relay_active 1\n")
+}
+
 // A topicLog is everything one topic has held so far, in order.
 type topicLog struct {
 	*testing.T
@@ -210,3 +351,69 @@ func header(r kafka.Record, name string) string {
 	}
 	return ""
 }
+
+// version is a record's version.
+func version(t *testing.T, r kafka.Record) int64 {
+	t.Helper()
+	v, err := rulesv1.ParseVersion([]byte(header(r, rulesv1.HeaderVersion)))
+	if err != nil {
+		t.Fatalf("record %s-%d@%d: %v", r.Topic, r.Partition, r.Offset, err)
+	}
+	return v
+}
+
+// versions are those of one partition, in the order of the topic.
+func versions(t *testing.T, records []kafka.Record, partition int32) []int64 {
+	t.Helper()
+	var out []int64
+	for _, r := range records {
+		if r.Partition == partition {
+			out = append(out, version(t, r))
+		}
+	}
+	return out
+}
+
+// runs cuts a partition's versions where they do not rise: each piece is what
+// one life of a relay wrote.
+func runs(versions []int64) int {
+	n := 0
+	for i, v := range versions {
+		if i == 0 || v <= versions[i-1] {
+			n++
+		}
+	}
+	return n
+}
+
+// checkEnd wants every version from 1 to last to be in the topic, and the last
+// record of every key to be its newest: what compaction leaves is then the
+// newest too.
+func checkEnd(t *testing.T, records []kafka.Record, last int64) {
+	t.Helper()
+	seen := map[int64]bool{}
+	newest, ends := map[string]int64{}, map[string]int64{}
+	for _, r := range records {
+		v := version(t, r)
+		seen[v] = true
+		newest[string(r.Key)] = max(newest[string(r.Key)], v)
+		ends[string(r.Key)] = v
+	}
+	missing := 0
+	for v := int64(1); v <= last; v++ {
+		if !seen[v] {
+			missing++
+		}
+	}
+	if missing > 0 || len(seen) != int(last) {
+		t.Errorf("%d of %d versions are missing, %d are there", missing, last, len(seen))
+	}
+	for key, v := range newest {
+		if ends[key] != v {
+			t.Errorf("the topic ends with version %d of %s, whose newest is %d", ends[key], key, v)
+		}
+	}
+}
+
+// holds reports whether the topic holds at least n records.
+func (l *topicLog) holds(n int) bool { return len(l.all()) >= n }
