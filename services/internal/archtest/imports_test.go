@@ -183,7 +183,7 @@ func only(why, lib string, owners ...string) rule {
 			outside := e.test && service(e.from) != "" && e.from == "services/"+service(e.from)
 			return within(e.to, lib) && !within(e.from, owners...) && !outside
 		},
-		proof:  edge{from: "services/somewhere/else", to: lib + "/x"},
+		proof: edge{from: "services/somewhere/else", to: lib + "/x"},
 	}
 }
 

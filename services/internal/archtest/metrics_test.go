@@ -81,28 +81,45 @@ func prefix(pkg string) string {
 }
 
 // TestMetrics guarantees that every metric in the source tells its owner, its
-// unit and its meaning in its name and help, and has no label without a bound.
+// unit and its meaning in its name and help, and has no label without a bound;
+// and that every metric that a page tells an operator to watch is one of them.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 
-	seen := 0
+	named := map[string]bool{}
 	for _, p := range packages(t) {
 		if !within(p.rel(), "services") || kit(p.rel()) {
 			continue
 		}
 		for _, name := range p.GoFiles {
 			for _, m := range metrics(t, filepath.Join(p.Dir, name), nil) {
-				seen++
+				named[m.name] = true
 				for _, f := range m.faults(p.rel()) {
 					t.Errorf("%s", f)
 				}
 			}
 		}
 	}
-	if seen == 0 {
+	if len(named) == 0 {
 		t.Error("no metric was found: the search no longer finds what it looks for")
 	}
+	mention := regexp.MustCompile(`\b(?:penstock|ratelimit)_[a-z0-9_]+[a-z0-9]\b`)
+	series := regexp.MustCompile(`_(bucket|sum|count)$`)
+	files(t, func(name string) {
+		if !within(name, "services") || path.Base(name) != "README.md" {
+			return
+		}
+		for _, m := range mention.FindAllString(read(t, name), -1) {
+			if !named[m] && !named[series.ReplaceAllString(m, "")] && !slices.Contains(notMetrics, m) {
+				t.Errorf("%s tells of the metric %s, which nobody exposes", name, m)
+			}
+		}
+	})
 }
+
+// notMetrics are other things with such names: the replication slot and the
+// publication.
+var notMetrics = []string{"penstock_relay", "penstock_outbox"}
 
 // TestMetricFaultsAreFound guarantees that each rule about metrics can fail.
 func TestMetricFaultsAreFound(t *testing.T) {
@@ -121,6 +138,7 @@ func TestMetricFaultsAreFound(t *testing.T) {
 		{"no help fails", `prometheus.NewGauge(prometheus.GaugeOpts{Name: "penstock_gateway_lag_seconds"})`, 1},
 		{"a name that is put together fails", `prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "lag_seconds", Help: "X."})`, 1},
 		{"a tenant as label fails", `prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "penstock_gateway_lag_seconds", Help: "X."}, []string{"tenant"})`, 1},
+		{"a metric that goes through a helper is found too", `counter(reg, prometheus.CounterOpts{Name: "x_total", Help: "X."})`, 1},
 		{"a described metric is found too", `prometheus.NewDesc("lag_seconds", "X.", []string{"key"}, nil)`, 2},
 	}
 	for _, tt := range tests {
@@ -154,22 +172,23 @@ func metrics(t *testing.T, name string, src any) []metric {
 		if !ok {
 			return true
 		}
-		called := path.Base(strings.Replace(selector(call.Fun), ".", "/", 1))
 		m := metric{where: fset.Position(call.Pos()).String()}
-		switch {
-		case called == "NewDesc" && len(call.Args) >= 3:
+		if called := selector(call.Fun); strings.HasSuffix(called, ".NewDesc") && len(call.Args) >= 3 {
 			m.name, m.help, m.labels = literal(call.Args[0]), literal(call.Args[1]), literals(call.Args[2])
 			if strings.HasSuffix(m.name, "_total") {
 				m.kind = "Counter"
 			}
-		case len(call.Args) > 0 && options(call.Args[0], &m):
-			if len(call.Args) > 1 {
-				m.labels = literals(call.Args[1])
-			}
-		default:
-			return true
+			out = append(out, m)
 		}
-		out = append(out, m)
+		for i, arg := range call.Args {
+			if !options(arg, &m) {
+				continue
+			}
+			if i+1 < len(call.Args) {
+				m.labels = literals(call.Args[i+1])
+			}
+			out = append(out, m)
+		}
 		return true
 	})
 	return out
