@@ -57,7 +57,7 @@ func (c Config) options() (*redis.Options, error) {
 	if o.TLSConfig != nil && c.TLS != nil {
 		o.TLSConfig = c.TLS
 	}
-	o.Protocol = 2 // no handshake
+	o.Protocol = 2 // no pushes between replies
 	o.DisableIdentity = true
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	o.MaxRetries = -1

@@ -138,3 +138,21 @@ var ParseAnswer = parseAnswer
 
 // ErrReply is what an unreadable reply gets.
 var ErrReply = errReply
+
+// Each decides a batch in one call and returns each decision's error.
+func (s *Store) Each(ctx context.Context, decisions ...limit.Decision) ([]error, error) {
+	parts := make([]part, len(decisions))
+	for i := range decisions {
+		p, err := newPart(&decisions[i])
+		if err != nil {
+			return nil, err
+		}
+		parts[i] = p
+	}
+	answers, err := s.run(ctx, "", parts, time.Now().Add(s.budget))
+	errs := make([]error, len(answers))
+	for i, a := range answers {
+		errs[i] = a.err
+	}
+	return errs, err
+}
