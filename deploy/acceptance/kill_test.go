@@ -175,11 +175,7 @@ func TestKillOneOfThemUnderLoad(t *testing.T) {
 					return err
 				})
 			}
-			lost := int64(0)
-			if name == estate.Redis {
-				lost = charged.Load() // its append-only file is synced once a second; checkpoints bring the rest back
-			}
-			if used > sent.Load() || used < charged.Load()-lost {
+			if used > sent.Load() || used < charged.Load() { // Redis writes its append-only file before it answers
 				t.Errorf("%d units charged, %d decisions sent, %d answered as charged", used, sent.Load(), charged.Load())
 			}
 			t.Logf("%d decisions sent, %d answered as charged, %d units on the counter, %d rule changes", sent.Load(), charged.Load(), used, changed.Load())

@@ -262,6 +262,21 @@ func (s system) decide(g int, q estate.Object) decision {
 	return d
 }
 
+// decided is decide, repeated while the store does not decide, as a caller
+// does on a machine too busy for the budget (convention V11). The request id of
+// q keeps a repeat from charging again.
+func (s system) decided(g int, q estate.Object) (d decision) {
+	s.Helper()
+	s.within(20*time.Second, "the store to decide", func() error {
+		var err error
+		if d, err = s.ask(g, q); err == nil && d.Degraded {
+			err = errors.New("degraded")
+		}
+		return err
+	})
+	return d
+}
+
 // enforced waits until every gateway answers a peek with that limit of a rule.
 func (s system) enforced(q estate.Object, rule string, limit int64) {
 	s.Helper()
