@@ -1,0 +1,144 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"penstock.dev/services/gateway/canon"
+	"penstock.dev/services/gateway/decide"
+	"penstock.dev/services/internal/rule"
+)
+
+// Bounds of a question, in bytes unless they say otherwise.
+const (
+	maxValue    = 256  // of a dimension, the request id, the API key and a label's value
+	maxMethod   = 32   // of a method
+	maxPath     = 8192 // of a path, as it was sent
+	maxLabels   = 64   // labels
+	maxLabelKey = 128  // of a label's name
+)
+
+// parse reads a question and the secret of its API key, if it has one. The
+// error is faults.
+func parse(body string) (q decide.Query, secret string, err error) {
+	if !utf8.ValidString(body) {
+		return q, "", faults{{"body", "is not UTF-8"}}
+	}
+	var list faults
+	s := &scanner{text: body}
+	s.object("", func(field string) {
+		switch field {
+		case "request_id":
+			q.RequestID = s.bounded(field, maxValue, &list)
+		case "tenant":
+			q.Tenant = s.bounded(field, maxValue, &list)
+		case "application":
+			q.Application = s.bounded(field, maxValue, &list)
+		case "user":
+			q.User = s.bounded(field, maxValue, &list)
+		case "api_key":
+			secret = s.bounded(field, maxValue, &list)
+		case "service":
+			q.Service = s.bounded(field, maxValue, &list)
+		case "client_ip":
+			q.Address = address(s.bounded(field, maxValue, &list), &list)
+		case "method":
+			q.Method = method(s.bounded(field, maxMethod, &list), &list)
+		case "path":
+			q.Path = path(s.bounded(field, maxPath, &list), &list)
+		case "cost":
+			q.Cost = cost(s.integer(field), &list)
+		case "labels":
+			q.Labels = s.labels(&list)
+		default:
+			s.fail(field, "is not a field of a question")
+		}
+	})
+	if s.rest() {
+		s.fail("body", "has something behind its end")
+	}
+	switch {
+	case s.fault != nil:
+		return q, "", faults{*s.fault}
+	case len(list) > 0:
+		return q, "", list
+	}
+	return q, secret, nil
+}
+
+// bounded reads a text of at most so many bytes.
+func (s *scanner) bounded(field string, most int, list *faults) string {
+	v := s.string(field)
+	if len(v) > most {
+		list.add(field, fmt.Sprintf("is longer than %d bytes", most))
+		return ""
+	}
+	return v
+}
+
+func address(text string, list *faults) netip.Addr {
+	if text == "" {
+		return netip.Addr{}
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		list.add("client_ip", "is no IP address")
+	}
+	return canon.Group(a)
+}
+
+func method(text string, list *faults) string {
+	for i := 0; i < len(text); i++ {
+		if c := text[i]; !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0) {
+			list.add("method", "is no HTTP method")
+			return ""
+		}
+	}
+	return canon.Method(text)
+}
+
+// path reads a path as the gate reads that of a request. A query may be behind
+// it, as in a request's target, and does not count.
+func path(text string, list *faults) string {
+	if text == "" {
+		return ""
+	}
+	text, _, _ = strings.Cut(text, "?")
+	p, err := canon.ParsePath(text)
+	if err != nil {
+		list.add("path", "is an "+err.Error())
+	}
+	return p.Match
+}
+
+func cost(digits string, list *faults) *int64 {
+	if digits == "" {
+		return nil
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n < 0 || n > rule.Unlimited {
+		list.add("cost", fmt.Sprintf("is not within 0 and %d", rule.Unlimited))
+		return nil
+	}
+	return &n
+}
+
+func (s *scanner) labels(list *faults) map[string]string {
+	labels := map[string]string{}
+	s.object("labels", func(name string) {
+		field := "labels." + name
+		if name == "" || len(name) > maxLabelKey {
+			list.add("labels", fmt.Sprintf("has a name that is not 1 to %d bytes long", maxLabelKey))
+			field = "labels"
+		}
+		if len(labels) == maxLabels {
+			s.fail("labels", fmt.Sprintf("has more than %d members", maxLabels))
+			return
+		}
+		labels[name] = s.bounded(field, maxValue, list)
+	})
+	return labels
+}
