@@ -61,7 +61,7 @@ type sender func(ctx context.Context, parts []part, deadline time.Time) ([]answe
 // the scheduler takes, also when ctx ends or the store does not answer.
 func (q *queue) ask(ctx context.Context, p part, deadline time.Time, send sender) (limit.Answer, error) {
 	left := time.Until(deadline)
-	me := &asker{part: p, deadline: deadline, useful: deadline.Add(-left / 10), turn: make(chan turn, 1)}
+	me := &asker{part: p, deadline: deadline, useful: deadline.Add(-left / 10)}
 	if q.enter(me) {
 		return q.send(ctx, []*asker{me}, send)
 	}
@@ -106,6 +106,7 @@ func (q *queue) enter(a *asker) bool {
 		q.flying++
 		return true
 	}
+	a.turn = make(chan turn, 1)
 	q.waiting = append(q.waiting, a)
 	return false
 }

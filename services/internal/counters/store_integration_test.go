@@ -38,12 +38,12 @@ func TestIntegrationLostReplyChargesOnce(t *testing.T) {
 		}
 		before := p.sent("evalsha")
 		p.set(func() {
-			p.lose = func([]byte) bool {
-				if silent {
+			p.lose = func(reply []byte) bool {
+				if silent && scriptReply(reply) {
 					p.delay = 3 * time.Second
 					return false
 				}
-				return true
+				return scriptReply(reply)
 			}
 		})
 		_, err := s.Decide(t.Context(), limit.Decision{Charges: []limit.Charge{quota(name, span, 100, 1)}})

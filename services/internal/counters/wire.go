@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"penstock.dev/services/internal/limit"
@@ -88,16 +89,31 @@ func termOf(c *limit.Charge) (term, error) {
 // A call is a batch of parts as the script wants it: what is the same in
 // several is sent once.
 type call struct {
-	keys []string
-	plan []byte
-	args []any // what follows the plan: terms and requests
+	keys  []string
+	terms []term
+	plan  []byte
+	args  []any // what follows the plan: terms and requests
 
-	keyNumbers  map[string]int
-	termNumbers map[term]int
+	keyNumbers  map[string]int // of a call that has many; nil: they are searched
+	termNumbers []int          // where each of terms begins in args, by number
 }
 
+// few is up to how many keys looking through them all beats a map.
+const few = 16
+
 func newCall(parts []part) *call {
-	c := &call{plan: make([]byte, 0, 64), keyNumbers: map[string]int{}, termNumbers: map[term]int{}}
+	charges := 0
+	for i := range parts {
+		charges += len(parts[i].charges)
+	}
+	c := &call{
+		keys: make([]string, 0, charges+1),
+		plan: make([]byte, 0, 5*(charges+len(parts))),
+		args: make([]any, 0, 6*min(charges, few)+2),
+	}
+	if charges > few {
+		c.keyNumbers = make(map[string]int, charges)
+	}
 	for i := range parts {
 		c.add(&parts[i])
 	}
@@ -125,13 +141,18 @@ func (c *call) number(n int) { c.plan = binary.BigEndian.AppendUint16(c.plan, ui
 
 // key returns the key's number, from 1.
 func (c *call) key(k string) int {
-	n, ok := c.keyNumbers[k]
-	if !ok {
-		c.keys = append(c.keys, k)
-		n = len(c.keys)
-		c.keyNumbers[k] = n
+	if c.keyNumbers == nil {
+		if i := slices.Index(c.keys, k); i >= 0 {
+			return i + 1
+		}
+	} else if n, ok := c.keyNumbers[k]; ok {
+		return n
 	}
-	return n
+	c.keys = append(c.keys, k)
+	if c.keyNumbers != nil {
+		c.keyNumbers[k] = len(c.keys)
+	}
+	return len(c.keys)
 }
 
 // arg appends arguments and returns the first one's number; two precede them.
@@ -140,15 +161,17 @@ func (c *call) arg(args ...any) int {
 	return len(c.args) - len(args) + 3
 }
 
+// term returns the number of the term's first argument. A batch has few
+// distinct terms: those of its rules.
 func (c *call) term(t term) int {
-	n, ok := c.termNumbers[t]
-	if !ok {
-		n = c.arg(t.algorithm)
-		for _, v := range t.numbers[:termLength[t.algorithm]] {
-			c.args = append(c.args, v)
-		}
-		c.termNumbers[t] = n
+	if i := slices.Index(c.terms, t); i >= 0 {
+		return c.termNumbers[i]
 	}
+	n := c.arg(t.algorithm)
+	for _, v := range t.numbers[:termLength[t.algorithm]] {
+		c.args = append(c.args, v)
+	}
+	c.terms, c.termNumbers = append(c.terms, t), append(c.termNumbers, n)
 	return n
 }
 
