@@ -284,14 +284,19 @@ func TestRefusedDefinitions(t *testing.T) {
 // TestZoneNames guarantees that a zone means the same on every machine.
 func TestZoneNames(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"", "Local", "Mars/Olympus", "../etc/passwd"} {
+	for _, name := range []string{"", "Local", "Mars/Olympus", "../etc/passwd", "Europe", "Europe/", "/Europe/Paris", "europe/paris"} {
 		if _, err := period.Zone(name); !errors.Is(err, period.ErrSpec) {
 			t.Errorf("Zone(%q) = %v, want ErrSpec", name, err)
 		}
 	}
 	for range 2 {
-		if z := zone(t, "UTC"); z.String() != "UTC" {
-			t.Errorf("Zone(UTC) = %v", z)
+		for _, name := range []string{"UTC", "Europe/Paris", "Etc/GMT+5", "America/Argentina/Buenos_Aires"} {
+			if z := zone(t, name); z.String() != name {
+				t.Errorf("Zone(%s) = %v", name, z)
+			}
 		}
+	}
+	if z := zone(t, "UTC"); z != time.UTC {
+		t.Error("UTC is not time.UTC")
 	}
 }
