@@ -269,6 +269,7 @@ func (r *Rule) validateCapacity(f *Faults) {
 	switch {
 	case !r.Algorithm.Bucket() && r.Burst != 0:
 		f.Add("burst", "is %d, and only %s, %s and %s have one", r.Burst, TokenBucket, LeakyBucket, GCRA)
+	case r.Burst == r.Limit && (r.Limit < 0 || r.Limit > Unlimited): // said of the limit
 	case r.Algorithm.Bucket() && r.Burst > MaxCapacity && r.Burst == r.Limit:
 		f.Add("burst", "is the limit, %d, where none is given; want at most %d to pass at once", r.Burst, MaxCapacity)
 	case r.Algorithm.Bucket():

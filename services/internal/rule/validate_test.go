@@ -102,6 +102,7 @@ func TestValidateRefuses(t *testing.T) {
 		bound string
 	}{
 		{"limit 2^53", quota(func(r *rule.Rule) { r.Limit = 1 << 53 }), "limit", "9007199254740991"},
+		{"a rate of 2^53 with the burst that it is by default", rate(func(r *rule.Rule) { r.Limit, r.Burst = 1<<53, 1<<53 }), "limit", "9007199254740991"},
 		{"limit below 0", rate(func(r *rule.Rule) { r.Limit = -1 }), "limit", "at least 0"},
 		{"above a million a second", rate(func(r *rule.Rule) { r.Limit, r.Window = 1_000_001, time.Second }), "limit", "1000000 units a second"},
 		{"a rate of 2^53-2", rate(func(r *rule.Rule) { r.Limit = 1<<53 - 2 }), "limit", "1000000 units a second"},
