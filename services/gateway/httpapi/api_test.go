@@ -1,10 +1,12 @@
 package httpapi_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"penstock.dev/services/gateway/decide"
+	"penstock.dev/services/gateway/httpapi"
 	"penstock.dev/services/internal/rule"
 )
 
@@ -402,4 +405,42 @@ func BenchmarkDecide(b *testing.B) {
 			b.Fatal(w.Code)
 		}
 	}
+}
+
+// TestErrors guarantees what a caller is told when there is no decision, and
+// that it is not told what only the log should say.
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, tt := range []struct {
+		name   string
+		ctx    context.Context
+		err    error
+		status int
+		code   string
+		fields []string
+	}{
+		{"a cost that the domain refuses", t.Context(), fmt.Errorf("%w: -1", decide.ErrCost), 400, "malformed", []string{"cost"}},
+		{"a request id of another question", t.Context(), fmt.Errorf("%w: r-1", decide.ErrRequestIDReused), 409, "request-id-reused", []string{"request_id"}},
+		{"a fault of ours", t.Context(), errors.New("password of the store"), 500, "internal", nil},
+		{"a caller who has gone", gone, context.Canceled, 499, "client-gone", nil},
+	} {
+		f := newFace(t)
+		f.API = httpapi.New(httpapi.Config{Tokens: []string{token}}, httpapi.Deps{
+			Catalogue: func() httpapi.Catalogue { return f.book.Current() }, Decider: broken{tt.err}, Log: slog.New(slog.DiscardHandler),
+		})
+		f.ctx = tt.ctx
+		e := f.ask(`{"tenant": "acme"}`)
+		if fields := refused(t, e, tt.status, tt.code); !slices.Equal(fields, tt.fields) || strings.Contains(e.body, "password") {
+			t.Errorf("%s: %s, want the fields %v", tt.name, e.body, tt.fields)
+		}
+	}
+}
+
+// A broken decider does not decide.
+type broken struct{ err error }
+
+func (b broken) Decide(context.Context, decide.Query) (decide.Decision, error) {
+	return decide.Decision{}, b.err
 }

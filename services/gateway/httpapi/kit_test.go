@@ -106,7 +106,8 @@ type face struct {
 	down    bool
 	last    limit.Decision
 	version int64
-	loose   bool // exchanges are not held to the document
+	loose   bool            // exchanges are not held to the document
+	ctx     context.Context // of requests; nil: the test's
 }
 
 func newFace(t testing.TB) *face {
@@ -180,6 +181,9 @@ func (f *face) send(method, path, body string, headers ...string) exchange {
 		r := httptest.NewRequest(method, path, strings.NewReader(body))
 		for i := 0; i+1 < len(headers); i += 2 {
 			r.Header.Add(headers[i], headers[i+1])
+		}
+		if f.ctx != nil {
+			r = r.WithContext(f.ctx)
 		}
 		return r
 	}

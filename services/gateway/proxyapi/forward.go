@@ -144,6 +144,10 @@ var (
 		Status: http.StatusRequestTimeout, Code: "request-timeout",
 		Detail: "the request's body did not arrive in time",
 	}
+	clientGone = &problem{ // a client that has only closed its half of the connection reads it
+		Status: Gone, Code: "client-gone",
+		Detail: "the connection was closed before the answer",
+	}
 	unreadable = &problem{
 		Status: http.StatusBadRequest, Code: "unreadable-body",
 		Detail: "the request's body is not framed as its headers say",
@@ -165,10 +169,9 @@ func (x *exchange) fail(cause, broken, err error) {
 		x.refuse(tooSlow)
 	case errors.Is(cause, errClosing):
 		x.refuse(closing)
-	case cause != nil:
+	case cause != nil || errors.Is(broken, io.ErrUnexpectedEOF) || errors.As(broken, &timeout):
 		x.gone = true
-	case errors.Is(broken, io.ErrUnexpectedEOF) || errors.As(broken, &timeout):
-		x.gone = true
+		x.refuse(clientGone)
 	case broken != nil:
 		x.refuse(unreadable)
 	case errors.As(err, &timeout) && timeout.Timeout():

@@ -312,6 +312,31 @@ func TestClientGone(t *testing.T) {
 	}
 }
 
+// TestHalfClosedClient guarantees that a client which only closes its half of
+// the connection is not told that all went well.
+func TestHalfClosedClient(t *testing.T) {
+	t.Parallel()
+	up := upstreamOf(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	g := newGate(t, proxyapi.Config{})
+	g.service("up", up.URL, nil)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(g.serve(), "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	_, _ = io.WriteString(conn, "GET /up/ HTTP/1.1\r\nHost: x\r\n\r\n")
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(all), "HTTP/1.1 499 ") {
+		t.Errorf("answered %q, %v", all, err)
+	}
+	if e := g.exchange(); e.Status != proxyapi.Gone {
+		t.Errorf("accounted for %+v", e)
+	}
+}
+
 // TestBodiesStream guarantees that neither direction is kept: the upstream has
 // the first part of an upload before the client sends the second, and the
 // client has the answer to it.

@@ -38,7 +38,7 @@ type Meter interface {
 }
 
 // Gone is the status of an exchange whose client went away before it was
-// answered in full. No client ever sees it.
+// answered in full.
 const Gone = 499
 
 // An Exchange is what became of one request.
@@ -209,6 +209,7 @@ func (x *exchange) decide() bool {
 	if err != nil {
 		if x.in.Context().Err() != nil {
 			x.gone = true
+			x.refuse(clientGone)
 			return false
 		}
 		x.gate.deps.Log.Error("request not decided", "service_id", x.service.ID, "error", err.Error())

@@ -195,11 +195,11 @@ func (g *gate) send(peer, method, target string, headers ...string) *httptest.Re
 
 // A problem is the body of a refusal.
 type problem struct {
-	Type     string   `json:"type"`
-	Title    string   `json:"title"`
-	Status   int      `json:"status"`
-	Detail   string   `json:"detail"`
-	Code     string   `json:"code"`
+	Type     string `json:"type"`
+	Title    string `json:"title"`
+	Status   int    `json:"status"`
+	Detail   string `json:"detail"`
+	Code     string `json:"code"`
 	Errors   []struct{ Field, Message string }
 	Violated []string `json:"violated-policies"`
 }

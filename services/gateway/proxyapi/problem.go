@@ -47,6 +47,7 @@ var titles = map[string]string{
 	"upstream-unreachable":  "The service cannot be reached",
 	"store-unavailable":     "The counter store does not answer",
 	"shutting-down":         "This gateway is shutting down",
+	"client-gone":           "The client did not wait",
 	"upstream-timeout":      "The service does not answer in time",
 }
 
