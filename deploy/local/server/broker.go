@@ -1,14 +1,17 @@
 package server
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -73,13 +76,39 @@ func Build(ctx context.Context, root, module, pkg string, run Run) (string, erro
 	defer unlock()
 	cmd := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(root, module), "-trimpath", "-o", binary, pkg)
 	cmd.Env = append(os.Environ(), "GOWORK=off")
-	stop := reportEvery(10*time.Second, func(elapsed time.Duration) {
-		run.say("%s: compiling for %v (once; then it is quick)", name, elapsed)
-	})
-	out, err := cmd.CombinedOutput()
-	stop()
+	stderr, err := cmd.StderrPipe()
 	if err != nil {
-		return "", fmt.Errorf("go build: %w:\n    %s", err, strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", "\n    "))
+		return "", err
+	}
+	if err := cmd.Start(); err != nil {
+		return "", err
+	}
+	var downloaded atomic.Int64
+	stop := reportEvery(10*time.Second, func(elapsed time.Duration) {
+		run.say("%-13s compiling for %v, %d modules downloaded (once)", name, elapsed, downloaded.Load())
+	})
+	complaints := goLines(stderr, &downloaded)
+	stop()
+	if err := cmd.Wait(); err != nil {
+		return "", fmt.Errorf("go build: %w:\n    %s", err, strings.Join(complaints, "\n    "))
 	}
 	return binary, nil
+}
+
+// goLines counts the modules that go says it downloads and returns the other
+// lines, at most the first twenty.
+func goLines(out io.Reader, downloaded *atomic.Int64) []string {
+	const keep = 20
+	var lines []string
+	scan := bufio.NewScanner(out)
+	scan.Buffer(nil, 1<<20)
+	for scan.Scan() {
+		if strings.HasPrefix(scan.Text(), "go: downloading ") {
+			downloaded.Add(1)
+		} else if len(lines) < keep {
+			lines = append(lines, scan.Text())
+		}
+	}
+	_, _ = io.Copy(io.Discard, out) // after a line that was too long: the writer must not wait
+	return lines
 }
