@@ -48,6 +48,11 @@ type Config struct {
 	// DeliveryTimeout fails a record that could not be stored for so long, and
 	// with it what is buffered behind it in its partition. Zero waits for ever.
 	DeliveryTimeout time.Duration
+	// CancelInFlight lets DeliveryTimeout and the end of a record's context
+	// also give up a record whose request may be under way. It may be stored
+	// all the same, and then once more if it is produced again. For producers
+	// to whom a late record is worse than a repeated one.
+	CancelInFlight bool
 }
 
 // Validate returns every fault of the configuration at once, or nil.
@@ -122,6 +127,9 @@ func (c Config) producing() []kgo.Opt {
 	}
 	if c.DeliveryTimeout > 0 {
 		opts = append(opts, kgo.RecordDeliveryTimeout(c.DeliveryTimeout))
+	}
+	if c.CancelInFlight {
+		opts = append(opts, kgo.AllowIdempotentProduceCancellation())
 	}
 	return opts
 }

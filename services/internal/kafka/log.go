@@ -123,9 +123,9 @@ func (r *reader) begin(ctx context.Context) error {
 		}
 		waited = true
 		if errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) {
-			r.client.kgoLog.warn("topic does not exist; waiting for it", "topic", r.topic)
+			r.client.kgoLog.warn(r.topic, "topic does not exist; waiting for it")
 		} else {
-			r.client.kgoLog.warn("topic cannot be read; waiting for a broker", "topic", r.topic, "error", err.Error())
+			r.client.kgoLog.warn(r.topic, "topic cannot be read; waiting for a broker", "error", err.Error())
 		}
 		if err := pause(ctx, wait); err != nil {
 			return err
@@ -306,11 +306,11 @@ func (r *reader) complaints(ctx context.Context, fetches kgo.Fetches) error {
 		case errors.Is(e.Err, kerr.UnknownTopicID), errors.Is(e.Err, kerr.UnknownTopicOrPartition):
 			doubt = true
 		case errors.As(e.Err, &lost):
-			r.client.kgoLog.warn("broker lost records; reading again from where it can",
-				"topic", r.topic, "partition", e.Partition, "error", e.Err.Error())
+			r.client.kgoLog.warn(r.topic, "broker lost records; reading again from where it can",
+				"partition", e.Partition, "error", e.Err.Error())
 		default:
-			r.client.kgoLog.warn("topic cannot be read; trying again",
-				"topic", r.topic, "partition", e.Partition, "error", e.Err.Error())
+			r.client.kgoLog.warn(r.topic, "topic cannot be read; trying again",
+				"partition", e.Partition, "error", e.Err.Error())
 		}
 		met = true
 		r.client.metrics.logErrors.WithLabelValues(r.topic).Inc()

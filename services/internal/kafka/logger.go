@@ -18,7 +18,7 @@ type clientLog struct {
 	log *slog.Logger
 
 	mu   sync.Mutex
-	said map[string]*repeat // by message; the library's messages are a closed set
+	said map[string]*repeat // by message, and topic where it is about one: a closed set
 }
 
 type repeat struct {
@@ -69,9 +69,10 @@ func (l *clientLog) admit(msg string, now time.Time) (missed int, ok bool) {
 	return missed, true
 }
 
-// warn writes a warning of this package's own, held back like the library's.
-func (l *clientLog) warn(msg string, keyvals ...any) {
-	if missed, ok := l.admit(msg, time.Now()); ok {
-		l.log.With(keyvals...).Warn("kafka waits", "event", msg, "repeats", missed)
+// warn writes a warning of this package's own about a topic, held back like the
+// library's.
+func (l *clientLog) warn(topic, msg string, keyvals ...any) {
+	if missed, ok := l.admit(topic+" "+msg, time.Now()); ok {
+		l.log.With(keyvals...).Warn("kafka waits", "topic", topic, "event", msg, "repeats", missed)
 	}
 }

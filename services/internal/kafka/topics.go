@@ -58,7 +58,7 @@ func (c *Client) ensureTopic(ctx context.Context, t Topic) error {
 		case isKafkaErr(err) && !kerr.IsRetriable(err):
 			return translate(err)
 		}
-		c.kgoLog.warn("topic cannot be created yet", "topic", t.Name, "error", err.Error())
+		c.kgoLog.warn(t.Name, "topic cannot be created yet", "error", err.Error())
 		if pause(ctx, wait) != nil {
 			return errors.Join(cause(ctx), err)
 		}

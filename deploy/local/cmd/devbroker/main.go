@@ -53,17 +53,23 @@ func exec(ctx context.Context, args []string, w io.Writer) int {
 	return 0
 }
 
-func parse(args []string, w io.Writer) (devbroker.Config, error) {
-	var cfg devbroker.Config
-	var level string
+// flags are the program's, and where they end up.
+func flags(cfg *devbroker.Config, level *string) *flag.FlagSet {
 	fs := flag.NewFlagSet("devbroker", flag.ContinueOnError)
-	fs.SetOutput(w)
 	fs.StringVar(&cfg.Kafka, "kafka", "127.0.0.1:19092", "where Kafka clients connect; port 0 picks a free one")
 	fs.StringVar(&cfg.Registry, "registry", "127.0.0.1:18081", "where the schema registry listens; port 0 picks a free one")
 	fs.StringVar(&cfg.DataDir, "data", "", "directory that keeps everything; empty keeps it in memory")
 	fs.BoolVar(&cfg.Sync, "sync", false, "force every batch to disk before it is acknowledged")
-	fs.DurationVar(&cfg.CompactEvery, "compact-every", 10*time.Second, "how often compacted topics are compacted; 0 never")
-	fs.StringVar(&level, "compatibility", string(registry.FullTransitive), "compatibility level of subjects without their own")
+	fs.DurationVar(&cfg.CompactEvery, "compact-every", 10*time.Second, "how often compacted topics are compacted and expired records removed; 0 never")
+	fs.StringVar(level, "compatibility", string(registry.FullTransitive), "level of subjects without one of their own")
+	return fs
+}
+
+func parse(args []string, w io.Writer) (devbroker.Config, error) {
+	var cfg devbroker.Config
+	var level string
+	fs := flags(&cfg, &level)
+	fs.SetOutput(w)
 	if err := fs.Parse(args); err != nil {
 		return cfg, err
 	}

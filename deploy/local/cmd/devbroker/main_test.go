@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -21,6 +22,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"penstock.dev/deploy/local/devbroker"
 )
 
 // asDevbroker makes the test binary be the program itself.
@@ -192,12 +195,39 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+// TestREADMENamesEveryFlag guarantees that README's table has a row for every
+// flag, with its default and what it means, and none for what is not there.
+func TestREADMENamesEveryFlag(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../../devbroker/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := strings.Count(string(readme), "\n| `-")
+	flags(new(devbroker.Config), new(string)).VisitAll(func(f *flag.Flag) {
+		rows--
+		def := "`" + f.DefValue + "`"
+		switch f.DefValue {
+		case "":
+			def = "empty"
+		case "false":
+			def = "off"
+		}
+		if row := fmt.Sprintf("| `-%s` | %s | %s |", f.Name, def, f.Usage); !strings.Contains(string(readme), row) {
+			t.Errorf("README has no row %s", row)
+		}
+	})
+	if rows != 0 {
+		t.Errorf("README has %d rows too many", rows)
+	}
+}
+
 // TestSIGKILLLosesNothing guarantees that a broker killed at any moment, also
 // in the middle of a compaction, has every record it acknowledged, the position
 // of every group it acknowledged, and every schema under the id it answered.
 func TestSIGKILLLosesNothing(t *testing.T) {
 	t.Parallel()
-	const rounds = 6
+	const rounds = 4
 	args := []string{"-kafka", "127.0.0.1:0", "-registry", "127.0.0.1:0", "-data", t.TempDir(), "-compact-every", "1ms"}
 	p := run(t, args...)
 	compact := "compact"
@@ -223,7 +253,7 @@ func TestSIGKILLLosesNothing(t *testing.T) {
 		writers.Go(func() { done.events(ctx, cl) })
 		writers.Go(func() { done.rules(ctx, cl) })
 		writers.Go(func() { done.schemas(ctx, p) })
-		for begin := time.Now(); done.acked.Load() < int64(600*(round+1)); {
+		for begin := time.Now(); done.acked.Load() < int64(300*(round+1)); {
 			if time.Since(begin) > 30*time.Second {
 				t.Fatalf("only %d writes in round %d: %v", done.acked.Load(), round, p.log())
 			}
