@@ -241,6 +241,61 @@ func TestPeriodOfARuleChanges(t *testing.T) {
 	}
 }
 
+// TestRuleAndTenantChange guarantees that a period ends as it was promised when
+// both the rule and its tenant change while it runs: each change is weighed
+// with what the other said at its time.
+func TestRuleAndTenantChange(t *testing.T) {
+	t.Parallel()
+
+	istanbul, newYork := zone(t, "Europe/Istanbul"), zone(t, "America/New_York")
+	november := func(day, hour int) time.Time { return time.Date(2026, time.November, day, hour, 0, 0, 0, time.UTC) }
+	calendar := func(unit period.Unit) period.Spec {
+		return period.Spec{Unit: unit, Count: 1, Alignment: period.Calendar}
+	}
+	tests := []struct {
+		name     string
+		was, is  period.Unit
+		changed  time.Time
+		previous []decide.FormerPeriod // then New York
+		at       time.Time
+		want     period.Span
+	}{
+		{
+			"the month that ran when the tenant moved ends in its old zone, though the rule is daily since",
+			period.Month, period.Day, november(20, 12), []decide.FormerPeriod{{Zone: istanbul, Until: november(10, 12)}},
+			november(25, 12), period.Span{Start: time.Date(2026, time.October, 31, 21, 0, 0, 0, time.UTC), End: november(30, 21)},
+		},
+		{
+			"and then a day begins, in the new zone",
+			period.Month, period.Day, november(20, 12), []decide.FormerPeriod{{Zone: istanbul, Until: november(10, 12)}},
+			november(30, 22), period.Span{Start: november(30, 21), End: time.Date(2026, time.December, 1, 5, 0, 0, 0, time.UTC)},
+		},
+		{
+			"the day that ran when the rule changed ends in the zone of that day",
+			period.Day, period.Month, november(20, 12),
+			[]decide.FormerPeriod{{Zone: istanbul, Until: november(5, 12)}, {Zone: time.UTC, Until: november(10, 12)}},
+			november(20, 13), period.Span{Start: november(20, 5), End: november(21, 5)},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+
+			g := newGate(t)
+			g.tenant(&decide.Tenant{ID: "acme", Zone: newYork, Previous: tt.previous})
+			r := quota("q", 10)
+			is := calendar(tt.is)
+			r.Period, r.Former = &is, &period.Former{Spec: calendar(tt.was), Until: tt.changed}
+			g.rule(r)
+			g.at(tt.at)
+			l := g.ask(decide.Query{Tenant: "acme"}).Limits[0]
+			if got := (period.Span{Start: l.PeriodStart, End: l.PeriodEnd}); got != tt.want {
+				t.Errorf("period %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
 func zone(t *testing.T, name string) *time.Location {
 	t.Helper()
 	z, err := period.Zone(name)

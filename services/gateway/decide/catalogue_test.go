@@ -30,7 +30,7 @@ func TestRoute(t *testing.T) {
 	s := bookOf(
 		service("payments", "/payments"),
 		service("refunds", "/payments/refunds/"),
-		service("search", "/", "search.example.com", "find.example.com"),
+		service("search", "/", "search.example.com", "Find.Example.com"),
 		service("search-admin", "/admin", "search.example.com"),
 		service("b-twin", "/twin"), service("a-twin", "/twin"),
 	).Current()
@@ -143,6 +143,7 @@ func TestEndpoint(t *testing.T) {
 		{"GET", "/v1/17;x=1/", "one"},
 		{"HEAD", "/v1/17", "one"},
 		{"POST", "/v1/17", ""},
+		{"GET", "/v1/;x=1", ""},
 		{"GET", "/v1/17/parts/2", "one-part"},
 		{"GET", "/v1//parts/2", ""},
 		{"GET", "/a/b", "left"},
@@ -262,6 +263,7 @@ func TestC4LateVersions(t *testing.T) {
 		{"bytes without a version: v7 stays in force", []decide.Change{at(7, 70), keep(0), at(7, 71)}, 70},
 		{"and v8 takes over", []decide.Change{at(7, 70), keep(0), at(8, 80)}, 80},
 		{"a last good one under v8 that was set aside", []decide.Change{keep(8), under(5, 50)}, 50},
+		{"the same when v9 was set aside too", []decide.Change{keep(8), keep(9), under(5, 50)}, 50},
 		{"and v9 takes over", []decide.Change{keep(8), under(5, 50), at(9, 90)}, 90},
 		{"but not v8", []decide.Change{keep(8), under(5, 50), at(8, 80)}, 50},
 		{"nothing goes under a deletion", []decide.Change{gone(7), keep(8), under(5, 50)}, 0},

@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"net/netip"
 	"time"
 
 	"penstock.dev/services/internal/rule"
@@ -23,4 +24,29 @@ const MaxGraves = maxGraves
 // AppendWinners is Winners without the allocation.
 func (s *Snapshot) AppendWinners(won []*rule.Rule, q *rule.Request, now time.Time) []*rule.Rule {
 	return s.winners(won, q, now)
+}
+
+// A Chain is the buckets of rules whose hashes are all equal.
+type Chain struct{ first *bucket }
+
+// Add puts a rule in its bucket.
+func (c *Chain) Add(r *rule.Rule) {
+	v := valuesOf(&r.Match)
+	classify(r, func(k class, n netip.Prefix) { c.first = c.first.with(r, k, &v, n) })
+}
+
+// Remove takes a rule out of its bucket.
+func (c *Chain) Remove(r *rule.Rule) { c.first = c.first.without(r) }
+
+// Find returns the rules of the bucket of another rule's selectors.
+func (c *Chain) Find(like *rule.Rule) (found []*rule.Rule) {
+	v := valuesOf(&like.Match)
+	classify(like, func(k class, n netip.Prefix) {
+		for b := c.first; b != nil; b = b.next {
+			if b.holds(k, &v, n) {
+				found = append(found, b.rules...)
+			}
+		}
+	})
+	return found
 }

@@ -183,6 +183,38 @@ func TestRequestCostsItsOwnBuckets(t *testing.T) {
 	}
 }
 
+// TestCollidingBuckets guarantees that rules whose hashes are equal by chance do
+// not pass for one another's, and survive each other's removal.
+func TestCollidingBuckets(t *testing.T) {
+	t.Parallel()
+
+	user, network := override("user", ""), override("network", "acme")
+	user.Match.User = "acme" // the same value under another selector
+	network.Match.Networks = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
+	twin := override("twin", "acme")
+	all := []*rule.Rule{override("acme", "acme"), override("globex", "globex"), override("default", ""), user, network, twin}
+	want := map[string][]string{
+		"acme": {"acme", "twin"}, "globex": {"globex"}, "default": {"default"}, "user": {"user"}, "network": {"network"}, "twin": {"acme", "twin"},
+	}
+	var chain decide.Chain
+	for _, r := range all {
+		chain.Add(r)
+	}
+	for _, gone := range append([]*rule.Rule{nil}, all...) {
+		if gone != nil {
+			chain.Remove(gone)
+		}
+		for _, r := range all {
+			if gone != nil {
+				want[r.ID] = slices.DeleteFunc(want[r.ID], func(id string) bool { return id == gone.ID })
+			}
+			if got := ids(chain.Find(r)); !slices.Equal(got, want[r.ID]) {
+				t.Errorf("without %v: the bucket of %s holds %v, want %v", gone, r.ID, got, want[r.ID])
+			}
+		}
+	}
+}
+
 // overrides is a default of 10 a minute and n tenants with a limit of their
 // own.
 func overrides(n int) []decide.Change {

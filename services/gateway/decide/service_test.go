@@ -171,6 +171,15 @@ func TestDecide(t *testing.T) {
 			},
 		},
 		{
+			name:  "a cost of the whole capacity fits after a wait",
+			rules: []*rule.Rule{rate("burst", rule.Tenant, 10)}, spend: 1,
+			query: decide.Query{Tenant: "acme", Cost: units(10)},
+			want: answer{
+				Outcome: decide.Deny, Status: 429, Code: decide.RateLimited, RuleID: "burst",
+				CanRetry: true, Retry: 6 * time.Second, Left: map[string]int64{"burst": 9},
+			},
+		},
+		{
 			name:  "a limit of 0 denies and no wait helps",
 			rules: []*rule.Rule{rate("nothing", rule.Tenant, 0)},
 			query: decide.Query{Tenant: "acme"},
@@ -193,6 +202,14 @@ func TestDecide(t *testing.T) {
 			}},
 			query: decide.Query{Tenant: "acme", Address: netip.MustParseAddr("203.0.113.9")},
 			want:  answer{Outcome: decide.Blocked, Status: 403, Code: decide.BlockedByRule, RuleID: "banned"},
+		},
+		{
+			name: "a block rule in shadow does nothing",
+			rules: []*rule.Rule{rate("burst", rule.Tenant, 10), {
+				ID: "banned", Enabled: true, Mode: rule.Shadow, Kind: rule.Block, Algorithm: rule.NoAlgorithm,
+			}},
+			query: decide.Query{Tenant: "acme"},
+			want:  answer{Outcome: decide.Allow, Status: 200, Left: map[string]int64{"burst": 9}},
 		},
 		{
 			name:  "a soft rule reports and lets pass",
@@ -516,7 +533,7 @@ func TestRequestIDKeepsMany(t *testing.T) {
 }
 
 // TestPeekIsNotRemembered guarantees that a peek under a request id does not
-// stand for the request itself.
+// stand for the request itself, before it or after.
 func TestPeekIsNotRemembered(t *testing.T) {
 	t.Parallel()
 
@@ -524,6 +541,9 @@ func TestPeekIsNotRemembered(t *testing.T) {
 	g.ask(decide.Query{RequestID: "r-1", Tenant: "acme", Cost: units(0)})
 	if d := g.ask(decide.Query{RequestID: "r-1", Tenant: "acme", Cost: units(5)}); d.Replayed || d.Limits[0].Remaining != 5 {
 		t.Errorf("decision %+v, want a charge of 5", d)
+	}
+	if d := g.ask(decide.Query{RequestID: "r-1", Tenant: "acme", Cost: units(0)}); d.Replayed || !d.Peek || d.Limits[0].Remaining != 5 {
+		t.Errorf("decision %+v, want a look at 5", d)
 	}
 }
 

@@ -56,7 +56,7 @@ func (t *Tenant) timeline(r *rule.Rule) *period.Memo {
 
 // line is the definition of a quota's periods for this tenant, with what was in
 // force before: the rule's former definition, and the zones and anchors that
-// the tenant had, as far as the rule leaves those to it.
+// the tenant had. Those change nothing where the rule names its own.
 func (t *Tenant) line(r *rule.Rule) period.Timeline {
 	line := period.Timeline{Current: t.specAt(*r.Period, time.Time{})}
 	if r.Former != nil {
@@ -69,9 +69,7 @@ func (t *Tenant) line(r *rule.Rule) period.Timeline {
 		if r.Former != nil && !p.Until.After(r.Former.Until) {
 			spec = r.Former.Spec
 		}
-		if spec.Zone == nil || spec.Alignment == period.Anniversary && spec.Anchor.IsZero() {
-			line.Former = append(line.Former, period.Former{Spec: complete(spec, p.Zone, p.Anchor), Until: p.Until})
-		}
+		line.Former = append(line.Former, period.Former{Spec: complete(spec, p.Zone, p.Anchor), Until: p.Until})
 	}
 	return line
 }
