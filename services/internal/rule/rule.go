@@ -277,7 +277,7 @@ func (r *Rule) Scope() Scope {
 // Capacity is what can pass at once, in units: the burst of a bucket, else the
 // limit.
 func (r *Rule) Capacity() int64 {
-	switch r.Algorithm {
+	switch r.Algorithm { //nolint:exhaustive // all others share one answer
 	case TokenBucket, LeakyBucket, GCRA:
 		return r.Burst
 	default:
