@@ -168,7 +168,7 @@ rm -rf -- "$0"`
 }
 
 // keep holds the write end of the pipe open for the life of this process.
-var keep io.Closer
+var keep io.Closer //nolint:unused // being held is its use
 
 // tempDir prefers memory: on some file systems the thousand files of an empty
 // cluster take longer to create than everything else.
