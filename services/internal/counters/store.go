@@ -206,6 +206,7 @@ func outcomeOf(err error, after time.Duration) outcome {
 // the process; what matters of its errors comes back to the caller.
 type quiet struct{ log *slog.Logger }
 
+// Printf is what go-redis calls.
 func (q quiet) Printf(ctx context.Context, format string, v ...any) {
 	q.log.DebugContext(ctx, "redis client", "line", fmt.Sprintf(format, v...))
 }
