@@ -125,68 +125,82 @@ func plain(raw string) bool {
 
 // rewrite is ParsePath for everything that is not plain.
 func rewrite(raw string) (Path, error) {
-	out := make([]byte, 0, len(raw)+16)
-	var (
-		starts = make([]int, 0, 16) // where in out each segment's slash is
-		named  = 0                  // segments among them that have a name
-		climbs []climb
-		up     = false // the segment before was ".."
-		dir    = false // the path ends in a slash
-	)
+	b := builder{out: make([]byte, 0, len(raw)+16), starts: make([]int, 0, 16)}
 	for rest := raw; rest != ""; {
-		rest = rest[1:] // the slash
-		segment := rest
-		if end := strings.IndexByte(rest, '/'); end >= 0 {
-			segment, rest = rest[:end], rest[end:]
+		segment := rest[1:] // without the slash
+		if end := strings.IndexByte(segment, '/'); end >= 0 {
+			segment, rest = segment[:end], segment[end:]
 		} else {
 			rest = ""
 		}
-		at := len(out)
-		var err error
-		if out, err = appendSegment(append(out, '/'), segment); err != nil {
+		if err := b.add(segment); err != nil {
 			return Path{}, err
 		}
-		text := string(out[at+1:])
-		base := name(text)
-		dir = true
-		switch {
-		case base == "." || base == "..":
-			out = out[:at]
-			if base != text {
-				return Path{}, errDots
-			}
-			if base == "." {
-				continue
-			}
-			if len(starts) == 0 {
-				return Path{}, errClimbs
-			}
-			if !up {
-				if len(climbs) == maxClimbs {
-					return Path{}, errMany
-				}
-				climbs, up = append(climbs, climb{from: match(string(out))}), true
-			}
-			last := starts[len(starts)-1]
-			if name(string(out[last+1:])) != "" {
-				named--
-			}
-			out, starts = out[:last], starts[:len(starts)-1]
-			climbs[len(climbs)-1].left = named
-		case text == "":
-			out = out[:at]
-		default:
-			starts, dir, up = append(starts, at), false, false
-			if base != "" {
-				named++
-			}
+	}
+	if b.dir {
+		b.out = append(b.out, '/')
+	}
+	upstream := string(b.out)
+	return Path{Match: match(upstream), Upstream: upstream, climbs: b.climbs}, nil
+}
+
+// A builder puts a canonical path together.
+type builder struct {
+	out    []byte
+	starts []int // where in out each segment's slash is
+	named  int   // segments among them that have a name
+	climbs []climb
+	up     bool // the segment before was ".."
+	dir    bool // the path ends in a slash
+}
+
+// add appends one segment, as it was sent.
+func (b *builder) add(segment string) error {
+	at := len(b.out)
+	var err error
+	if b.out, err = appendSegment(append(b.out, '/'), segment); err != nil {
+		return err
+	}
+	text := string(b.out[at+1:])
+	base := name(text)
+	switch {
+	case base == "." || base == "..":
+		b.out, b.dir = b.out[:at], true
+		if base != text {
+			return errDots
+		}
+		if base == ".." {
+			return b.climb()
+		}
+	case text == "":
+		b.out, b.dir = b.out[:at], true
+	default:
+		b.starts, b.dir, b.up = append(b.starts, at), false, false
+		if base != "" {
+			b.named++
 		}
 	}
-	if dir {
-		out = append(out, '/')
+	return nil
+}
+
+// climb takes the last segment back.
+func (b *builder) climb() error {
+	switch {
+	case len(b.starts) == 0:
+		return errClimbs
+	case b.up:
+	case len(b.climbs) == maxClimbs:
+		return errMany
+	default:
+		b.climbs, b.up = append(b.climbs, climb{from: match(string(b.out))}), true
 	}
-	upstream := string(out)
-	return Path{Match: match(upstream), Upstream: upstream, climbs: climbs}, nil
+	last := b.starts[len(b.starts)-1]
+	if name(string(b.out[last+1:])) != "" {
+		b.named--
+	}
+	b.out, b.starts = b.out[:last], b.starts[:len(b.starts)-1]
+	b.climbs[len(b.climbs)-1].left = b.named
+	return nil
 }
 
 // appendSegment appends the canonical spelling of one segment.

@@ -87,7 +87,7 @@ func (f faults) Error() string {
 }
 
 // Is makes faults match errFaulty.
-func (f faults) Is(target error) bool { return target == errFaulty } //nolint:errorlint // this is how errors.Is asks
+func (f faults) Is(target error) bool { return target == errFaulty }
 
 // refuse answers an error as problem+json (RFC 9457).
 func refuse(w http.ResponseWriter, err error) {

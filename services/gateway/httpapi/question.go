@@ -90,9 +90,12 @@ func address(text string, list *faults) netip.Addr {
 	return canon.Group(a)
 }
 
+// tokenBytes are what a method may consist of (RFC 9110).
+const tokenBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~"
+
 func method(text string, list *faults) string {
 	for i := 0; i < len(text); i++ {
-		if c := text[i]; !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0) {
+		if strings.IndexByte(tokenBytes, text[i]) < 0 {
 			list.add("method", "is no HTTP method")
 			return ""
 		}

@@ -29,30 +29,65 @@ func upstreamOf(t *testing.T, h http.HandlerFunc) *httptest.Server {
 	return s
 }
 
-func get(t *testing.T, client *http.Client, url string, headers ...string) (*http.Response, string) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i+1 < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
-	}
-	return do(t, client, req)
+// A reply is the head of an answer, and its body as it comes.
+type reply struct {
+	*http.Response
+	Body io.Reader
 }
 
-func do(t *testing.T, client *http.Client, req *http.Request) (*http.Response, string) {
+func request(t *testing.T, method, url string, body io.Reader) *http.Request {
 	t.Helper()
-	res, err := client.Do(req)
+	req, err := http.NewRequestWithContext(t.Context(), method, url, body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
+	return req
+}
+
+// open sends a request and returns as soon as its answer begins.
+func open(t *testing.T, client *http.Client, req *http.Request) reply {
+	t.Helper()
+	res, err := client.Do(req) //nolint:bodyclose // closed when the test ends
 	if err != nil {
 		t.Fatal(err)
 	}
-	return res, string(body)
+	return whole(t, res)
+}
+
+// read reads an answer from a connection.
+func read(t *testing.T, r *bufio.Reader) reply {
+	t.Helper()
+	res, err := http.ReadResponse(r, nil) //nolint:bodyclose // closed when the test ends
+	if err != nil {
+		t.Fatal(err)
+	}
+	return whole(t, res)
+}
+
+func whole(t *testing.T, res *http.Response) reply {
+	t.Cleanup(func() { _ = res.Body.Close() })
+	return reply{res, res.Body}
+}
+
+// rest is what is left of the body.
+func (r reply) rest(t *testing.T) string {
+	t.Helper()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+func get(t *testing.T, client *http.Client, url string) (reply, string) {
+	t.Helper()
+	return do(t, client, request(t, http.MethodGet, url, nil))
+}
+
+func do(t *testing.T, client *http.Client, req *http.Request) (reply, string) {
+	t.Helper()
+	res := open(t, client, req)
+	return res, res.rest(t)
 }
 
 // TestFC04 guarantees that server-sent events pass one by one: the upstream
@@ -79,11 +114,7 @@ func TestFC04(t *testing.T) {
 	g := newGate(t, proxyapi.Config{})
 	g.service("events", up.URL, nil)
 	g.rate("by-address", rule.IP, 10, nil)
-	res, err := http.Get(g.serve() + "/events/")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
+	res := open(t, http.DefaultClient, request(t, http.MethodGet, g.serve()+"/events/", nil))
 	if res.Header.Get("X-RateLimit-Remaining") != "9" {
 		t.Errorf("headers %v, want 9 remaining", res.Header)
 	}
@@ -109,7 +140,17 @@ func TestFC04(t *testing.T) {
 }
 
 // dial opens a WebSocket, or another protocol, through the gate.
-func dial(t *testing.T, url, path, protocol string) (net.Conn, *bufio.Reader, *http.Response) {
+func dial(t *testing.T, url, path, protocol string) (net.Conn, *bufio.Reader, reply) {
+	t.Helper()
+	conn := connect(t, url)
+	_, _ = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\n"+
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n", path, protocol)
+	r := bufio.NewReader(conn)
+	return conn, r, read(t, r)
+}
+
+// connect opens a connection to the gate.
+func connect(t *testing.T, url string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	if err != nil {
@@ -117,14 +158,7 @@ func dial(t *testing.T, url, path, protocol string) (net.Conn, *bufio.Reader, *h
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	_ = conn.SetDeadline(time.Now().Add(patience))
-	_, _ = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\n"+
-		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n", path, protocol)
-	r := bufio.NewReader(conn)
-	res, err := http.ReadResponse(r, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return conn, r, res
+	return conn
 }
 
 // newTunnel is an upstream that switches to whatever protocol it is asked for
@@ -140,7 +174,7 @@ func newTunnel(t *testing.T) *httptest.Server {
 			t.Error(err)
 			return
 		}
-		defer conn.Close()
+		defer func() { _ = conn.Close() }()
 		_, _ = fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\nX-RateLimit-Limit: 1\r\n\r\n", r.Header.Get("Upgrade"))
 		_ = rw.Flush()
 		_, _ = io.Copy(conn, rw)
@@ -245,14 +279,10 @@ func TestFailures(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/up/cut", "/up/silent"} {
-		res, err := http.Get(url + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		res := open(t, http.DefaultClient, request(t, http.MethodGet, url+path, nil))
 		if body, err := io.ReadAll(res.Body); err == nil || string(body) != "half" {
 			t.Errorf("%s: read %q, %v; want half of it and an error", path, body, err)
 		}
-		_ = res.Body.Close()
 		if e := g.exchange(); e.Status != 200 || !e.Cut {
 			t.Errorf("%s: accounted for %+v, want a cut 200", path, e)
 		}
@@ -319,12 +349,7 @@ func TestHalfClosedClient(t *testing.T) {
 	up := upstreamOf(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	g := newGate(t, proxyapi.Config{})
 	g.service("up", up.URL, nil)
-	conn, err := net.Dial("tcp", strings.TrimPrefix(g.serve(), "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	conn := connect(t, g.serve())
 	_, _ = io.WriteString(conn, "GET /up/ HTTP/1.1\r\nHost: x\r\n\r\n")
 	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
@@ -359,16 +384,8 @@ func TestBodiesStream(t *testing.T) {
 	g := newGate(t, proxyapi.Config{})
 	g.service("up", up.URL, nil)
 	pr, pw := io.Pipe()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.serve()+"/up/", pr)
-	if err != nil {
-		t.Fatal(err)
-	}
 	go func() { _, _ = io.WriteString(pw, "first") }()
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
+	res := open(t, http.DefaultClient, request(t, http.MethodPost, g.serve()+"/up/", pr))
 	for _, part := range []string{"FIRST", "LATER"} {
 		buf := make([]byte, 5)
 		if _, err := io.ReadFull(res.Body, buf); err != nil || string(buf) != part {
@@ -395,10 +412,7 @@ func TestLargeUpload(t *testing.T) {
 	})
 	g := newGate(t, proxyapi.Config{})
 	g.service("up", up.URL, nil)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.serve()+"/up/", io.LimitReader(zeros{}, size))
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := request(t, http.MethodPost, g.serve()+"/up/", io.LimitReader(zeros{}, size))
 	req.ContentLength = size
 	if _, body := do(t, http.DefaultClient, req); body != fmt.Sprint(size, " <nil> ", size) {
 		t.Errorf("the upstream got %s", body)
@@ -423,23 +437,11 @@ func TestSlowClient(t *testing.T) {
 		status int
 		code   string
 	}{{408, "request-timeout"}, {429, "rate-limited"}} {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(patience))
+		conn := connect(t, url)
 		_, _ = io.WriteString(conn, "POST /up/ HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nsome")
 		r := bufio.NewReader(conn)
-		res, err := http.ReadResponse(r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		refused(t, res.StatusCode, res.Header, string(body), want.status, want.code)
+		res := read(t, r)
+		refused(t, res.StatusCode, res.Header, res.rest(t), want.status, want.code)
 		if _, err := r.ReadByte(); !errors.Is(err, io.EOF) {
 			t.Errorf("%d: the connection stays open: %v", want.status, err)
 		}
@@ -453,11 +455,7 @@ func TestStalledClient(t *testing.T) {
 	up := upstreamOf(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.Copy(w, zeros{}) })
 	g := newGate(t, proxyapi.Config{ClientTimeout: 50 * time.Millisecond})
 	g.service("up", up.URL, nil)
-	conn, err := net.Dial("tcp", strings.TrimPrefix(g.serve(), "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := connect(t, g.serve())
 	_, _ = io.WriteString(conn, "GET /up/ HTTP/1.1\r\nHost: x\r\n\r\n")
 	if e := g.exchange(); e.Status != proxyapi.Gone {
 		t.Errorf("accounted for %+v, want %d", e, proxyapi.Gone)
@@ -542,18 +540,11 @@ func TestHead(t *testing.T) {
 	g.put(decide.EndpointKind, "export", &decide.EndpointDef{ID: "export", Service: "up", Method: "GET", Path: "/export", Cost: 5})
 	g.rate("by-address", rule.IP, 9, func(r *rule.Rule) { r.Match.Endpoint = "export" })
 	url := g.serve()
-	res, err := http.Head(url + "/up/export")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = res.Body.Close()
+	res := open(t, http.DefaultClient, request(t, http.MethodHead, url+"/up/export", nil))
 	if res.StatusCode != 200 || res.ContentLength != 1234 || res.Header.Get("X-Method") != "HEAD" || res.Header.Get("X-RateLimit-Remaining") != "4" {
 		t.Errorf("answered %d, %d bytes, %v; want 200 at the cost of GET", res.StatusCode, res.ContentLength, res.Header)
 	}
-	if res, err = http.Head(url + "/up/export"); err != nil {
-		t.Fatal(err)
-	}
-	_ = res.Body.Close()
+	res = open(t, http.DefaultClient, request(t, http.MethodHead, url+"/up/export", nil))
 	if res.StatusCode != 429 || res.Header.Get("Retry-After") == "" {
 		t.Errorf("answered %d %v, want 429 with a wait", res.StatusCode, res.Header)
 	}
@@ -603,23 +594,15 @@ func TestGRPC(t *testing.T) {
 	g.service("echo", newGRPC(t).URL, func(s *decide.ServiceDef) { s.PathPrefix, s.StripPrefix = "/pkg.Echo", false })
 	g.rate("by-address", rule.IP, 1, nil)
 	url, client := g.serve(), http2(t)
-	call := func() (*http.Response, *io.PipeWriter) {
+	call := func() (reply, *io.PipeWriter) {
 		pr, pw := io.Pipe()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/pkg.Echo/Talk", pr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := request(t, http.MethodPost, url+"/pkg.Echo/Talk", pr)
 		req.Header.Set("Content-Type", "application/grpc+proto")
 		req.Header.Set("Te", "trailers")
 		go func() { _, _ = io.WriteString(pw, "\x00\x00\x00\x00\x05hello") }()
-		res, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return res, pw
+		return open(t, client, req), pw
 	}
 	res, pw := call()
-	defer res.Body.Close()
 	if res.ProtoMajor != 2 || res.Header.Get("X-Proto") != "HTTP/2.0 trailers /pkg.Echo/Talk" || res.Header.Get("X-RateLimit-Remaining") != "0" {
 		t.Errorf("answered %s %v", res.Proto, res.Header)
 	}
@@ -641,11 +624,7 @@ func TestGRPC(t *testing.T) {
 	}
 
 	res, _ = call()
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := res.rest(t)
 	status := res.Header.Get("Grpc-Status") + res.Trailer.Get("Grpc-Status")
 	if res.StatusCode != 200 || status != "8" || len(body) > 0 || res.Header.Get("Retry-After") != "60" ||
 		!strings.HasPrefix(res.Header.Get("Grpc-Message"), "rate-limited: rule by-address") {
@@ -714,11 +693,7 @@ func TestDrain(t *testing.T) {
 		answered <- fmt.Sprint(res.StatusCode, " ", string(body))
 	}()
 	receive(t, started)
-	stream, err := http.Get(url + "/up/endless")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Body.Close()
+	stream := open(t, http.DefaultClient, request(t, http.MethodGet, url+"/up/endless", nil))
 	receive(t, started)
 	_, tunnel, _ := dial(t, url, "/ws/", "websocket")
 
@@ -755,7 +730,8 @@ func TestDrain(t *testing.T) {
 	if count["200 false"] != 1 || count["200 true"] != 1 || count["101 false"] != 1 {
 		t.Errorf("accounted for %v, want a whole 200, a cut 200 and a 101", count)
 	}
-	if _, err := http.Get(url + "/up/slow"); err == nil {
+	if conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://")); err == nil {
+		_ = conn.Close()
 		t.Error("the port still answers")
 	}
 }

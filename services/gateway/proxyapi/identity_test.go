@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -250,25 +249,12 @@ func (own) ServeHTTP(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteSt
 // body; more reads the next answer on the same connection.
 func wire(t *testing.T, url string) (say func(request string) (status int, body string)) {
 	t.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	conn := connect(t, url)
 	r := bufio.NewReader(conn)
 	return func(request string) (int, string) {
 		_, _ = io.WriteString(conn, request)
-		res, err := http.ReadResponse(r, nil)
-		if err != nil {
-			t.Fatalf("%q: %v", request, err)
-		}
-		defer res.Body.Close()
-		body, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return res.StatusCode, string(body)
+		res := read(t, r)
+		return res.StatusCode, res.rest(t)
 	}
 }
 
@@ -323,12 +309,7 @@ func TestRefusedBodies(t *testing.T) {
 		}
 	}
 	inner := "GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n"
-	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	conn := connect(t, url)
 	_, _ = io.WriteString(conn, "POST /up/ HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"+inner)
 	all, _ := io.ReadAll(conn)
 	if n := strings.Count(string(all), "HTTP/1.1 "); n != 1 || !strings.Contains(string(all), "Connection: close") {

@@ -109,14 +109,20 @@ func TestLimits(t *testing.T) {
 	}
 	const most = 999_999_999_999_999 // what a structured field can hold
 	if got, want := fmt.Sprint(policy), fmt.Sprint([]item{
-		{"burst", map[string]int64{"q": 30, "w": 60}}, {"month", map[string]int64{"q": 1000, "w": 2592000}},
-		{"none", map[string]int64{"q": most, "w": 3600}}, {"quick", map[string]int64{"q": 5, "w": 1}}, {"soft", map[string]int64{"q": 1, "w": 3600}},
+		{"burst", map[string]int64{"q": 30, "w": 60}},
+		{"month", map[string]int64{"q": 1000, "w": 2592000}},
+		{"none", map[string]int64{"q": most, "w": 3600}},
+		{"quick", map[string]int64{"q": 5, "w": 1}},
+		{"soft", map[string]int64{"q": 1, "w": 3600}},
 	}); got != want {
 		t.Errorf("RateLimit-Policy is %s, want %s", got, want)
 	}
 	if got, want := fmt.Sprint(state), fmt.Sprint([]item{
-		{"burst", map[string]int64{"r": 2, "t": 2}}, {"month", map[string]int64{"r": 2, "t": 86400}},
-		{"none", map[string]int64{"r": most, "t": 0}}, {"quick", map[string]int64{"r": 5, "t": 0}}, {"soft", map[string]int64{"r": 0, "t": 3600}},
+		{"burst", map[string]int64{"r": 2, "t": 2}},
+		{"month", map[string]int64{"r": 2, "t": 86400}},
+		{"none", map[string]int64{"r": most, "t": 0}},
+		{"quick", map[string]int64{"r": 5, "t": 0}},
+		{"soft", map[string]int64{"r": 0, "t": 3600}},
 	}); got != want {
 		t.Errorf("RateLimit is %s, want %s", got, want)
 	}

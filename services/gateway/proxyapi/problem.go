@@ -116,7 +116,7 @@ func detail(d *decide.Decision) string {
 			l = d.Limits[i]
 		}
 	}
-	switch d.Code {
+	switch d.Code { //nolint:exhaustive // the others name no rule
 	case decide.RateLimited:
 		return fmt.Sprintf("rule %s: %d units per %v are used up (its limit, window and burst)", d.RuleID, l.Limit, l.Window)
 	case decide.QuotaExceeded:

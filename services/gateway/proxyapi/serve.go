@@ -94,22 +94,24 @@ func (g *Gate) drain(srv *http.Server, cut context.CancelCauseFunc, served <-cha
 	}()
 	patience, stop := context.WithTimeout(context.WithoutCancel(srv.BaseContext(nil)), g.cfg.Drain)
 	defer stop()
-	err := srv.Shutdown(patience)
-	<-served
-	if err == nil { // tunnels have left the server and are known only here
+	waited := srv.Shutdown(patience)
+	ended := <-served
+	if errors.Is(ended, http.ErrServerClosed) {
+		ended = nil
+	}
+	if waited == nil { // tunnels have left the server and are known only here
 		select {
 		case <-empty:
 		case <-patience.Done():
 		}
 	}
 	cut(errClosing)
-	var late error
 	select {
 	case <-empty:
 	case <-time.After(cutTime):
-		late = fmt.Errorf("requests were still running %v after they were cut", cutTime)
+		ended = fmt.Errorf("requests were still running %v after they were cut", cutTime)
 	}
 	_ = srv.Close()
 	g.pool.close()
-	return late
+	return ended
 }

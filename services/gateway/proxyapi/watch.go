@@ -85,7 +85,7 @@ func (w *watch) ring() {
 	w.ended = true
 	w.cancel(w.cause)
 	_ = w.client.SetReadDeadline(aLongTimeAgo)
-	if w.cause == errClientStalled {
+	if errors.Is(w.cause, errClientStalled) {
 		_ = w.client.SetWriteDeadline(aLongTimeAgo)
 	}
 }
