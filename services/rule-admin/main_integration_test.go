@@ -45,7 +45,7 @@ const schemaID = 41
 func startRegistry(t *testing.T) *registry {
 	t.Helper()
 	r := &registry{}
-	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if r.away.Load() {
 			panic(http.ErrAbortHandler)
 		}
@@ -262,6 +262,15 @@ func TestIntegrationService(t *testing.T) {
 			t.Errorf("the metrics lack %s", want)
 		}
 	}
+	// What PostgreSQL could not even be asked is no fault of the service.
+	for path, status := range map[string]int{
+		"/v1/rules/%00": 404, "/v1/rules/%ff": 404, "/v1/audit?object_id=%00": 422, "/v1/audit?actor=%ff": 422, "/v1/audit?actor=a%00": 422,
+	} {
+		s.want(status, "GET", path, "")
+	}
+	s.want(404, "DELETE", "/v1/rules/%00", "")
+	s.want(422, "PUT", "/v1/rules/%00", `{"kind":"block"}`)
+	s.want(422, "PUT", "/v1/tenants/x", `{"name":"a\u0000b"}`)
 	var key struct{ Secret string }
 	if err := json.Unmarshal([]byte(created), &key); err != nil || key.Secret == "" {
 		t.Fatalf("%s: %v, want a secret", created, err)

@@ -229,6 +229,9 @@ type Removal struct {
 
 // Delete deletes an object that nobody refers to.
 func (c *Catalog) Delete(ctx context.Context, r Removal) error {
+	if !isID(r.ID) {
+		return fmt.Errorf("%w: %s %q", ErrNotFound, r.Kind, clip(r.ID))
+	}
 	return c.store.Change(ctx, r.Kind, r.ID, func(ctx context.Context, tx Tx, _ Moment, before *Object) (Change, error) {
 		if before == nil {
 			return Change{}, fmt.Errorf("%w: %s %s", ErrNotFound, r.Kind, r.ID)
@@ -245,14 +248,31 @@ func (c *Catalog) Delete(ctx context.Context, r Removal) error {
 
 // Object returns an object, or ErrNotFound.
 func (c *Catalog) Object(ctx context.Context, kind Kind, id string) (*Object, error) {
+	if !isID(id) {
+		return nil, fmt.Errorf("%w: %s %q", ErrNotFound, kind, clip(id))
+	}
 	return c.store.Object(ctx, kind, id)
 }
 
 // List returns at most most objects of the kind, in the order of their ids'
-// bytes, beginning behind the id after.
+// bytes, beginning behind the id after; ErrInvalid when that is no id and not
+// empty.
 func (c *Catalog) List(ctx context.Context, kind Kind, after string, most int) ([]*Object, error) {
+	if after != "" && !isID(after) {
+		return nil, fmt.Errorf("%w: after %q, which is no id", ErrInvalid, clip(after))
+	}
 	return c.store.List(ctx, kind, after, most)
 }
+
+// isID reports whether an object can have the id.
+func isID(id string) bool {
+	var f rule.Faults
+	f.ID("id", id)
+	return len(f) == 0
+}
+
+// clip bounds what an error repeats of the input.
+func clip(s string) string { return s[:min(len(s), rule.MaxID)] }
 
 // A Record is what tells the gateways of a change, ready for the outbox.
 type Record struct {

@@ -183,7 +183,7 @@ func open(s period.Spec) bool {
 // common periods count as running, because a rule that is deleted and made
 // again goes on counting where it was.
 func formerPeriods(before *Object, after *Tenant, rules []RulePeriod, now time.Time) ([]FormerPeriod, error) {
-	old := before.Body.(*Tenant).home(before.Kept.Former) //nolint:forcetypeassert // the store keeps kinds apart
+	old := before.Body.(*Tenant).home(before.Kept.Former) // the store keeps kinds apart
 	next := after.home(slices.Clone(old.former))
 	if !old.anchor.IsZero() && next.anchor.IsZero() {
 		if err := anchorNeeded(rules); err != nil {
@@ -254,7 +254,7 @@ func anchorNeeded(rules []RulePeriod) error {
 // end of another goes on; nil when it need not carry any. A rule that now
 // counts for another tenant has no running period.
 func previousPeriod(ctx context.Context, tx Tx, before, after *Object, now time.Time) (*Previous, error) {
-	was, is := before.Body.(*Rule), after.Body.(*Rule) //nolint:forcetypeassert // the store keeps kinds apart
+	was, is := before.Body.(*Rule), after.Body.(*Rule) // the store keeps kinds apart
 	tenant := matchTenant(was)
 	if was.Period == nil || is.Period == nil || tenant != matchTenant(is) {
 		return nil, nil
@@ -272,7 +272,7 @@ func previousPeriod(ctx context.Context, tx Tx, before, after *Object, now time.
 	if err != nil || owner == nil {
 		return nil, err
 	}
-	return previousOfOne(old, next, owner.Body.(*Tenant).home(owner.Kept.Former), now) //nolint:forcetypeassert // as above
+	return previousOfOne(old, next, owner.Body.(*Tenant).home(owner.Kept.Former), now) // as above
 }
 
 func matchTenant(r *Rule) string {

@@ -288,3 +288,47 @@ func TestPromiseIsKept(t *testing.T) {
 		}
 	}
 }
+
+// TestC1 guarantees the writing side of case C1: an upgrade in the middle of a
+// period moves no period, and touches no rule.
+func TestC1(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, "2026-11-15T12:00:00Z")
+	plan := func(id string, limit int) *catalog.Object {
+		catalogtest.Put(t, d.c, catalog.KindPlan, id, `{}`, catalogtest.Any)
+		text := fmt.Sprintf(`{"kind":"quota","subject":["tenant"],"limit":%d,"match":{"plan":%q},"period":{"unit":"month"}}`, limit, id)
+		return catalogtest.Put(t, d.c, catalog.KindRule, id, text, catalogtest.Any).Object
+	}
+	rules := []*catalog.Object{plan("basic", 1000), plan("pro", 5000)}
+	d.tenant(`{"plan":"basic","zone":"Europe/Istanbul"}`)
+	d.at("2026-11-20T12:00:00Z")
+	if former := d.tenant(`{"plan":"pro","zone":"Europe/Istanbul"}`); len(former) > 0 {
+		t.Errorf("the upgrade left the zones %+v behind", former)
+	}
+	for _, r := range rules {
+		if now, err := d.c.Object(t.Context(), catalog.KindRule, r.ID); err != nil || now.Version != r.Version || now.Kept.Previous != nil {
+			t.Errorf("rule %s is %+v (%v) after the upgrade", r.ID, now, err)
+		}
+	}
+}
+
+// TestC3 guarantees the writing side of case C3: a rule that is deleted and made
+// again under another id names the same periods, also where its tenant moved
+// before.
+func TestC3(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, "2026-11-15T12:00:00Z")
+	d.tenant(`{"zone":"Europe/Istanbul"}`)
+	d.quota(`{"tenant":"acme"}`, `{"unit":"month"}`, 100)
+	d.tenant(`{"zone":"America/New_York"}`)
+	before := d.line().span(t, d.now)
+	if err := d.c.Delete(t.Context(), catalog.Removal{Kind: catalog.KindRule, ID: "q"}); err != nil {
+		t.Fatal(err)
+	}
+	d.at("2026-11-16T12:00:00Z")
+	d.tenant(`{"zone":"America/New_York","name":"changed while there was no rule"}`)
+	d.is(d.quota(`{"tenant":"acme"}`, `{"unit":"month"}`, 100), "", "")
+	if after := d.line().span(t, d.now); after != before {
+		t.Errorf("the rule made again counts in %v, want %v", after, before)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"penstock.dev/services/internal/rule"
 	"penstock.dev/services/rule-admin/catalog"
 )
 
@@ -39,8 +40,14 @@ func decodeList(ctx context.Context, r *http.Request) (any, error) {
 	if req.limit, err = pageLimit(q); err != nil {
 		return nil, err
 	}
-	req.after, err = openCursor(listScope(req.kind), q.Get("cursor"))
-	return req, err
+	if req.after, err = openCursor(listScope(req.kind), q.Get("cursor")); err != nil {
+		return nil, err
+	}
+	var faults rule.Faults
+	if faults.ID("cursor", req.after); req.after != "" && len(faults) > 0 {
+		return nil, errCursor // made up, with its check
+	}
+	return req, nil
 }
 
 type getRequest struct {
@@ -102,6 +109,14 @@ func decodeAudit(_ context.Context, r *http.Request) (any, error) {
 	}}
 	if q.Has("kind") && !req.search.Kind.Known() {
 		return nil, fault(catalog.ErrInvalid, "kind", "is %q, which is no kind", clip(q.Get("kind")))
+	}
+	var faults rule.Faults
+	if req.search.ObjectID != "" {
+		faults.ID("object_id", req.search.ObjectID)
+	}
+	faults.Text("actor", req.search.Actor, 0, rule.MaxText)
+	if len(faults) > 0 {
+		return nil, &catalog.FaultError{Err: catalog.ErrInvalid, Faults: faults}
 	}
 	if req.search.Most, err = pageLimit(q); err != nil {
 		return nil, err

@@ -29,7 +29,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) error {
 }
 
 func encodeObject(_ context.Context, w http.ResponseWriter, response any) error {
-	f := response.(found) //nolint:forcetypeassert // get made it
+	f := response.(found) // get made it
 	w.Header().Set("ETag", etag(f.object.Version))
 	if f.unchanged {
 		w.WriteHeader(http.StatusNotModified)
@@ -50,7 +50,7 @@ func noneMatch(header string, version int64) bool {
 }
 
 func encodePut(ctx context.Context, w http.ResponseWriter, response any) error {
-	r := response.(catalog.Result) //nolint:forcetypeassert // put made it
+	r := response.(catalog.Result) // put made it
 	w.Header().Set("ETag", etag(r.Object.Version))
 	status := http.StatusOK
 	if r.Created {
@@ -78,7 +78,7 @@ func encodeNothing(_ context.Context, w http.ResponseWriter, _ any) error {
 
 // encodeAudit writes JSON, or CSV with the next cursor in a Link header.
 func encodeAudit(ctx context.Context, w http.ResponseWriter, response any) error {
-	p := response.(auditPage) //nolint:forcetypeassert // audit made it
+	p := response.(auditPage) // audit made it
 	w.Header().Set("Vary", "Accept")
 	if !p.csv {
 		return writeJSON(w, http.StatusOK, p)

@@ -16,7 +16,7 @@ type page struct {
 }
 
 func (h *handler) list(ctx context.Context, request any) (any, error) {
-	req := request.(listRequest) //nolint:forcetypeassert // decodeList made it
+	req := request.(listRequest) // decodeList made it
 	objects, err := h.cfg.Catalogue.List(ctx, req.kind, req.after, req.limit+1)
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ type found struct {
 }
 
 func (h *handler) get(ctx context.Context, request any) (any, error) {
-	req := request.(getRequest) //nolint:forcetypeassert // decodeGet made it
+	req := request.(getRequest) // decodeGet made it
 	o, err := h.cfg.Catalogue.Object(ctx, req.target.kind, req.target.id)
 	if err != nil {
 		return nil, err
@@ -48,11 +48,11 @@ func (h *handler) get(ctx context.Context, request any) (any, error) {
 }
 
 func (h *handler) put(ctx context.Context, request any) (any, error) {
-	return h.cfg.Catalogue.Put(ctx, request.(catalog.Put)) //nolint:forcetypeassert // decodePut made it
+	return h.cfg.Catalogue.Put(ctx, request.(catalog.Put)) // decodePut made it
 }
 
 func (h *handler) delete(ctx context.Context, request any) (any, error) {
-	return nil, h.cfg.Catalogue.Delete(ctx, request.(catalog.Removal)) //nolint:forcetypeassert // decodeDelete made it
+	return nil, h.cfg.Catalogue.Delete(ctx, request.(catalog.Removal)) // decodeDelete made it
 }
 
 // auditPage is a page of the audit.
@@ -63,7 +63,7 @@ type auditPage struct {
 }
 
 func (h *handler) audit(ctx context.Context, request any) (any, error) {
-	req := request.(auditRequest) //nolint:forcetypeassert // decodeAudit made it
+	req := request.(auditRequest) // decodeAudit made it
 	search := req.search
 	limit := search.Most
 	search.Most++

@@ -2,6 +2,8 @@ package httpapi_test
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -457,6 +459,9 @@ func TestPages(t *testing.T) {
 			t.Errorf("GET %s: errors of %v, want of cursor", path, p.fields())
 		}
 	}
+	forged := "list/1/tenant\x00a\x00b" // by somebody who read the code
+	sum := sha256.Sum256([]byte(forged))
+	f.want(422, f.do("GET", "/v1/tenants?cursor="+base64.RawURLEncoding.EncodeToString(append(sum[:8], "a\x00b"...)), ""))
 	for _, limit := range []string{"0", "501", "-1", "x", "1.5", "", "99999999999999999999"} {
 		if p := f.want(422, f.do("GET", "/v1/tenants?limit="+limit, "")).problem(t); !slices.Equal(p.fields(), []string{"limit"}) {
 			t.Errorf("limit %q: errors of %v, want of limit", limit, p.fields())

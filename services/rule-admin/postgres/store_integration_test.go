@@ -281,14 +281,15 @@ func TestIntegrationPruneNeverRevives(t *testing.T) {
 	there := map[string]bool{}
 	for i := range 150 {
 		id := fmt.Sprintf("t%d", i%7)
-		if there[id] && i%3 == 0 {
+		gone := there[id] && i%3 == 0
+		if gone {
 			if err := c.Delete(t.Context(), catalog.Removal{Kind: catalog.KindTenant, ID: id}); err != nil {
 				t.Fatal(err)
 			}
 		} else {
 			catalogtest.Put(t, c, catalog.KindTenant, id, `{}`, catalogtest.Any)
 		}
-		there[id] = !(there[id] && i%3 == 0)
+		there[id] = !gone
 		replayed := query[string](t, conn, `SELECT aggregateid FROM (
 			SELECT DISTINCT ON (aggregateid) aggregateid, payload FROM outbox ORDER BY aggregateid, version DESC) newest WHERE payload IS NOT NULL ORDER BY 1`)
 		objects := query[string](t, conn, `SELECT kind || '/' || id FROM objects ORDER BY 1`)

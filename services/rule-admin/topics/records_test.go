@@ -97,7 +97,8 @@ func TestRecord(t *testing.T) {
 		want string // the record's body as JSON
 	}{
 		{
-			catalog.KindTenant, `{}`, catalog.Kept{},
+			catalog.KindTenant, `{}`,
+			catalog.Kept{},
 			`{"Name":"","Plan":"","Zone":"UTC","Anchor":null,"Currency":"","PreviousPeriods":[]}`,
 		},
 		{
@@ -109,45 +110,54 @@ func TestRecord(t *testing.T) {
 		{catalog.KindApplication, `{"tenant":"acme","name":"Web"}`, catalog.Kept{}, `{"Tenant":"acme","Name":"Web"}`},
 		{catalog.KindUser, `{"tenant":"acme"}`, catalog.Kept{}, `{"Tenant":"acme","Name":""}`},
 		{
-			catalog.KindAPIKey, `{"tenant":"acme","application":"web","user":"u1"}`, catalog.Kept{Digest: digest},
+			catalog.KindAPIKey, `{"tenant":"acme","application":"web","user":"u1"}`,
+			catalog.Kept{Digest: digest},
 			`{"Tenant":"acme","Application":"web","User":"u1","Digest":"ZGRkZGRkZGRkZGRkZGRkZGRkZGRkZGRkZGRkZGRkZGQ="}`,
 		},
 		{
-			catalog.KindService, `{"upstream":"http://127.0.0.1:9001"}`, catalog.Kept{},
+			catalog.KindService, `{"upstream":"http://127.0.0.1:9001"}`,
+			catalog.Kept{},
 			`{"Name":"","Upstream":"http://127.0.0.1:9001","Hosts":[],"PathPrefix":"","StripPrefix":false,"Cors":null,` +
 				`"ConnectTimeoutUS":0,"ResponseTimeoutUS":0,"IdleTimeoutUS":0}`,
 		},
 		{
 			catalog.KindService,
 			`{"name":"P","upstream":"https://h","hosts":["a.b"],"path_prefix":"/p","strip_prefix":true,"cors":{"allowed_origins":["*"]},
-				"connect_timeout":"1ms","response_timeout":"30s","idle_timeout":"1h"}`, catalog.Kept{},
+				"connect_timeout":"1ms","response_timeout":"30s","idle_timeout":"1h"}`,
+			catalog.Kept{},
 			`{"Name":"P","Upstream":"https://h","Hosts":["a.b"],"PathPrefix":"/p","StripPrefix":true,"Cors":{"AllowedOrigins":["*"]},` +
 				`"ConnectTimeoutUS":1000,"ResponseTimeoutUS":30000000,"IdleTimeoutUS":3600000000}`,
 		},
 		{
-			catalog.KindEndpoint, `{"service":"s","path":"/v1/pay/{id}"}`, catalog.Kept{},
+			catalog.KindEndpoint, `{"service":"s","path":"/v1/pay/{id}"}`,
+			catalog.Kept{},
 			`{"Service":"s","Method":"","Path":"/v1/pay/{id}","Cost":1,"RefundOn":[]}`,
 		},
 		{
-			catalog.KindEndpoint, `{"service":"s","method":"POST","path":"/","cost":0,"refund_on":["5xx","timeout"]}`, catalog.Kept{},
+			catalog.KindEndpoint, `{"service":"s","method":"POST","path":"/","cost":0,"refund_on":["5xx","timeout"]}`,
+			catalog.Kept{},
 			`{"Service":"s","Method":"POST","Path":"/","Cost":0,"RefundOn":["5xx","timeout"]}`,
 		},
 		{
 			catalog.KindPlan,
-			`{"name":"G","fee":{"amount":9900,"currency":"USD","period":"month"},"included":{"b":2,"a":1},"overage":[{"meter":"a","up_to":5,"unit_price":"0.1"},{"meter":"a","unit_price":"0.00001"}]}`, catalog.Kept{},
+			`{"name":"G","fee":{"amount":9900,"currency":"USD","period":"month"},"included":{"b":2,"a":1},"overage":[{"meter":"a","up_to":5,"unit_price":"0.1"},{"meter":"a","unit_price":"0.00001"}]}`,
+			catalog.Kept{},
 			`{"Name":"G","Fee":{"Amount":9900,"Currency":"USD","Period":"month"},"Included":[{"Meter":"a","Units":1},{"Meter":"b","Units":2}],` +
 				`"Overage":[{"Meter":"a","UpTo":5,"UnitPrice":"0.1"},{"Meter":"a","UpTo":null,"UnitPrice":"0.00001"}]}`,
 		},
 		{
-			catalog.KindRule, `{"kind":"rate","algorithm":"gcra","subject":["ip","tenant"],"limit":30,"window":"60s"}`, catalog.Kept{},
+			catalog.KindRule, `{"kind":"rate","algorithm":"gcra","subject":["ip","tenant"],"limit":30,"window":"60s"}`,
+			catalog.Kept{},
 			rule(`"Kind":"rate","Algorithm":"gcra","Subject":["tenant","ip"],"Limit":30,"WindowUS":60000000,"Burst":30,"OnFailure":"open"`),
 		},
 		{
-			catalog.KindRule, `{"kind":"rate","algorithm":"gcra","subject":[],"limit":9007199254740991,"window":"1s"}`, catalog.Kept{},
+			catalog.KindRule, `{"kind":"rate","algorithm":"gcra","subject":[],"limit":9007199254740991,"window":"1s"}`,
+			catalog.Kept{},
 			rule(`"Kind":"rate","Algorithm":"gcra","Limit":9007199254740991,"WindowUS":1000000,"Burst":1000000000,"OnFailure":"open"`),
 		},
 		{
-			catalog.KindRule, `{"kind":"block","match":{"networks":["203.0.113.0/24"]}}`, catalog.Kept{},
+			catalog.KindRule, `{"kind":"block","match":{"networks":["203.0.113.0/24"]}}`,
+			catalog.Kept{},
 			rule(`"Kind":"block","Algorithm":"none","OnFailure":"open","Match":` + match(`"Networks":["203.0.113.0/24"]`)),
 		},
 		{
@@ -246,6 +256,39 @@ func sameJSON(t *testing.T, a, b string) bool {
 	}
 	flat := func(v any) string { return strings.ReplaceAll(fmt.Sprint(v), "[]", "<nil>") }
 	return flat(x) == flat(y)
+}
+
+// TestFC15 guarantees the writing side of case FC-15: a limit that is lowered and
+// raised, and a rule that is renamed, change nothing of what names the counter
+// or its period, so what was used and when it resets stay.
+func TestFC15(t *testing.T) {
+	t.Parallel()
+	s := known(t)
+	decoder := rulesv1.NewDecoder(wire.NewIDs(&registry{id: 7}, rulesv1.Subject))
+	var first string
+	for _, tt := range []struct {
+		name  string
+		limit int64
+	}{{"", 5_000_000}, {"", 10}, {"", 100}, {"renamed", 100}} {
+		text := fmt.Sprintf(`{"name":%q,"kind":"quota","subject":["tenant"],"limit":%d,"match":{"tenant":"acme"},"period":{"unit":"month"}}`, tt.name, tt.limit)
+		record, err := s.Record(change(t, catalog.KindRule, text, catalog.Kept{}), moment)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := decoder.Decode(t.Context(), []byte(record.Key), record.Payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if *r.Rule.Limit != tt.limit || r.Rule.Name != tt.name {
+			t.Errorf("published limit %d of %q, want %d of %q", *r.Rule.Limit, r.Rule.Name, tt.limit, tt.name)
+		}
+		r.Rule.Limit, r.Rule.Name = nil, ""
+		if rest := body(t, r); first == "" {
+			first = rest
+		} else if rest != first {
+			t.Errorf("limit %d of %q changes more:\n got %s\nwant %s", tt.limit, tt.name, rest, first)
+		}
+	}
 }
 
 // TestRecordOfADeletion guarantees that a tombstone needs no schema id, and a

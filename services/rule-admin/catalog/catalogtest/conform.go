@@ -246,7 +246,7 @@ func oneWins(t *testing.T, _ Store, c *catalog.Catalog) {
 	if err != nil || won < 0 {
 		t.Fatalf("client %d won (%v), want one", won, err)
 	}
-	if got, want := *o.Body.(*catalog.Tenant).Name, fmt.Sprintf("client %d", won); got != want || o.Version != version+1 { //nolint:forcetypeassert // a tenant
+	if got, want := *o.Body.(*catalog.Tenant).Name, fmt.Sprintf("client %d", won); got != want || o.Version != version+1 { // a tenant
 		t.Errorf("it is %q in version %d, want %q in %d", got, o.Version, want, version+1)
 	}
 }

@@ -161,7 +161,7 @@ func (t memoryTx) Referrers(_ context.Context, kind catalog.Kind, id string, mos
 func (t memoryTx) TenantPeriods(_ context.Context, tenant string) ([]catalog.RulePeriod, error) {
 	var all []catalog.RulePeriod
 	for id, o := range t.m.objects[catalog.KindRule] {
-		r := o.Body.(*catalog.Rule) //nolint:forcetypeassert // a rule's body
+		r := o.Body.(*catalog.Rule) // a rule's body
 		if r.Match != nil && catalog.Or(r.Match.Tenant, "") != "" && *r.Match.Tenant != tenant {
 			continue
 		}

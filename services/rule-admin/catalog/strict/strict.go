@@ -75,7 +75,7 @@ func (p *parser) token() (json.Token, error) {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, fmt.Errorf("%w: ends too early, at byte %d", ErrUnreadable, p.d.InputOffset())
 	case err != nil:
-		return nil, fmt.Errorf("%w: %s, at byte %d", ErrUnreadable, err, p.d.InputOffset())
+		return nil, fmt.Errorf("%w: %w, at byte %d", ErrUnreadable, err, p.d.InputOffset())
 	}
 	return t, nil
 }
