@@ -40,13 +40,13 @@ const tries = `
 
   # raise acme's limit, then pay again
   curl -s -X PUT -H "Authorization: Bearer $ADMIN_TOKEN" -H 'If-Match: *' \
-    $ADMIN_URL/v1/rules/acme-burst -d '{"kind": "rate", "algorithm": "gcra",
+    $ADMIN_URL/v1/rules/acme-burst --json '{"kind": "rate", "algorithm": "gcra",
     "subject": ["tenant"], "match": {"tenant": "acme", "service": "payments",
     "endpoint": "pay"}, "limit": 600, "window": "60s", "burst": 100}'
 
   # a decision without traffic; cost 0 asks and charges nothing
   curl -s -H "Authorization: Bearer $DECISION_TOKEN" \
-    $GATEWAY_URL/v1/decisions -d '{"tenant": "acme", "service": "payments",
+    $GATEWAY_URL/v1/decisions --json '{"tenant": "acme", "service": "payments",
     "method": "POST", "path": "/v1/pay", "cost": 0}'`
 
 // showTries prints commands to copy into a shell, after those that read the

@@ -85,7 +85,11 @@ func Build(ctx context.Context, root, module, pkg string, run Run) (string, erro
 	}
 	var downloaded atomic.Int64
 	stop := reportEvery(10*time.Second, func(elapsed time.Duration) {
-		run.say("%-13s compiling for %v, %d modules downloaded (once)", name, elapsed, downloaded.Load())
+		got := ""
+		if n := downloaded.Load(); n > 0 {
+			got = fmt.Sprintf(", %d modules downloaded", n)
+		}
+		run.say("%-13s compiling for %v%s (once; then it is quick)", name, elapsed, got)
 	})
 	complaints := goLines(stderr, &downloaded)
 	stop()
