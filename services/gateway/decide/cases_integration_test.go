@@ -30,18 +30,26 @@ func redisStore(t testing.TB, url string) *counters.Store {
 	return store
 }
 
-// TestIntegrationCases guarantees on a real Redis what TestCases guarantees of
-// the model.
-func TestIntegrationCases(t *testing.T) {
-	t.Parallel()
+// TestIntegrationFC08 guarantees on a real Redis what TestFC08 does of the
+// model; and so on.
+func TestIntegrationFC08(t *testing.T) { overRedis(t, caseFC08) }
 
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			store := redisStore(t, redistest.Start(t).URL)
-			c.run(t, newRig(t, store, store.Now))
-		})
-	}
+// TestIntegrationFC15 is TestFC15 on a real Redis.
+func TestIntegrationFC15(t *testing.T) { overRedis(t, caseFC15) }
+
+// TestIntegrationC1 is TestC1 on a real Redis.
+func TestIntegrationC1(t *testing.T) { overRedis(t, caseC1) }
+
+// TestIntegrationC3 is TestC3 on a real Redis.
+func TestIntegrationC3(t *testing.T) { overRedis(t, caseC3) }
+
+// TestIntegrationE1 is TestE1 on a real Redis.
+func TestIntegrationE1(t *testing.T) { overRedis(t, caseE1) }
+
+func overRedis(t *testing.T, run func(*testing.T, *rig)) {
+	t.Parallel()
+	store := redisStore(t, redistest.Start(t).URL)
+	run(t, newRig(t, store, store.Now))
 }
 
 // TestIntegrationE2 guarantees that three gateways sell a limit of 100 exactly:

@@ -304,9 +304,9 @@ func TestC4TombstonesAreBounded(t *testing.T) {
 	version := int64(0)
 	next := func() int64 { version++; return version }
 	book.Apply([]decide.Change{{Kind: decide.RuleKind, ID: "stays", Version: next(), Object: rate("stays", 0, 10)}})
-	for range 3 {
+	for range 2 {
 		var changes []decide.Change
-		for range decide.MaxGraves {
+		for range decide.MaxGraves * 2 / 3 {
 			id := fmt.Sprintf("r%d", version)
 			changes = append(changes,
 				decide.Change{Kind: decide.RuleKind, ID: id, Version: next(), Object: rate(id, 0, 10)},

@@ -61,7 +61,7 @@ func tenant(id string, r *rulesv1.Tenant) (*decide.Tenant, error) {
 }
 
 func apiKey(id string, r *rulesv1.APIKey) (*decide.Key, error) {
-	k := &decide.Key{ID: id, Tenant: same(r.Tenant), Application: same(r.Application), User: r.User}
+	k := &decide.Key{ID: id, Tenant: r.Tenant, Application: r.Application, User: r.User}
 	if len(r.Digest) != len(k.Digest) {
 		return nil, fmt.Errorf("%w: api_key.digest has %d bytes, want %d", errInvalid, len(r.Digest), len(k.Digest))
 	}
@@ -170,7 +170,7 @@ var subjects = map[rulesv1.Dimension]rule.Subject{
 
 func match(r *rulesv1.Match) (rule.Match, error) {
 	m := rule.Match{
-		Tenant: same(r.Tenant), Plan: same(r.Plan), Application: same(r.Application), User: r.User, APIKey: r.APIKey,
+		Tenant: r.Tenant, Plan: same(r.Plan), Application: r.Application, User: r.User, APIKey: r.APIKey,
 		Service: same(r.Service), Endpoint: same(r.Endpoint),
 	}
 	for i, text := range r.Networks {
