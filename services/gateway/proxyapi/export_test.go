@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"time"
 
 	"penstock.dev/services/gateway/decide"
 )
@@ -16,6 +17,9 @@ func SetLimits(h http.Header, d *decide.Decision) { setLimits(h, d) }
 
 // Strip removes what no client may tell an upstream.
 func Strip(h http.Header) { strip(h) }
+
+// Forget forgets the upstreams that nobody has asked for since a time.
+func (g *Gate) Forget(before time.Time) { g.pool.forget(before) }
 
 // Upstreams is how many upstreams are kept.
 func (g *Gate) Upstreams() (n int) {

@@ -249,10 +249,9 @@ func TestFailures(t *testing.T) {
 	})
 	t.Cleanup(func() { close(hang) }) // before the upstream waits for its handlers
 	g := newGate(t, proxyapi.Config{})
-	impatient := func(s *decide.ServiceDef) {
-		s.ResponseTimeout, s.IdleTimeout = 50*time.Millisecond, 50*time.Millisecond
-	}
-	g.service("up", up.URL, impatient)
+	g.service("up", up.URL, nil)
+	g.service("slow", up.URL, func(s *decide.ServiceDef) { s.ResponseTimeout = 50 * time.Millisecond })
+	g.service("idle", up.URL, func(s *decide.ServiceDef) { s.IdleTimeout = 50 * time.Millisecond })
 	g.service("dead", dead.URL, nil)
 	g.service("broken", "ftp://x", nil)
 	g.rate("by-address", rule.IP, 1000, nil)
@@ -266,7 +265,7 @@ func TestFailures(t *testing.T) {
 		{"nobody listens", "/dead/", 502, "upstream-unreachable"},
 		{"the upstream is no HTTP URL", "/broken/", 502, "upstream-unreachable"},
 		{"the upstream hangs up", "/up/drop", 502, "upstream-unreachable"},
-		{"the upstream is too slow", "/up/hang", 504, "upstream-timeout"},
+		{"the upstream is too slow", "/slow/hang", 504, "upstream-timeout"},
 	}
 	for _, tt := range tests {
 		res, body := get(t, http.DefaultClient, url+tt.path)
@@ -278,7 +277,7 @@ func TestFailures(t *testing.T) {
 			t.Errorf("%s: accounted for %+v", tt.name, e)
 		}
 	}
-	for _, path := range []string{"/up/cut", "/up/silent"} {
+	for _, path := range []string{"/up/cut", "/idle/silent"} {
 		res := open(t, http.DefaultClient, request(t, http.MethodGet, url+path, nil))
 		if body, err := io.ReadAll(res.Body); err == nil || string(body) != "half" {
 			t.Errorf("%s: read %q, %v; want half of it and an error", path, body, err)
@@ -287,7 +286,7 @@ func TestFailures(t *testing.T) {
 			t.Errorf("%s: accounted for %+v, want a cut 200", path, e)
 		}
 	}
-	for _, want := range []string{"/drop", "/hang", "/cut", "/silent"} {
+	for _, want := range []string{"/drop", "/hang", "/cut", "/silent"} { // without their prefixes
 		if got := receive(t, calls); got != want {
 			t.Errorf("the upstream was asked for %s, want %s: once each", got, want)
 		}
@@ -446,6 +445,70 @@ func TestSlowClient(t *testing.T) {
 			t.Errorf("%d: the connection stays open: %v", want.status, err)
 		}
 	}
+}
+
+// TestHeaderBounds guarantees that headers without end, in length or in time,
+// cost the gate next to nothing.
+func TestHeaderBounds(t *testing.T) {
+	t.Parallel()
+	long, slow := newGate(t, proxyapi.Config{MaxHeaderBytes: 8 << 10}), newGate(t, proxyapi.Config{HeaderTimeout: 50 * time.Millisecond})
+	status, _ := wire(t, long.serve())("GET /up/ HTTP/1.1\r\nHost: x\r\nX-Long: " + strings.Repeat("a", 64<<10) + "\r\n\r\n")
+	if status != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("long headers: %d, want 431", status)
+	}
+	conn := connect(t, slow.serve())
+	_, _ = io.WriteString(conn, "GET /up/ HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+	if all, err := io.ReadAll(conn); err != nil || strings.Contains(string(all), "200") {
+		t.Errorf("slow headers: %q, %v; want the connection closed", all, err)
+	}
+}
+
+// TestSilentTunnel guarantees that a WebSocket on which nobody says anything
+// ends after the service's idle timeout, and not while somebody does.
+func TestSilentTunnel(t *testing.T) {
+	t.Parallel()
+	g := newGate(t, proxyapi.Config{})
+	g.service("ws", newTunnel(t).URL, func(s *decide.ServiceDef) { s.IdleTimeout = time.Second })
+	conn, r, _ := dial(t, g.serve(), "/ws/", "websocket")
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for range 15 { // longer than the timeout
+		<-tick.C
+		_, _ = io.WriteString(conn, ".")
+		if _, err := r.ReadByte(); err != nil {
+			t.Fatalf("cut while in use: %v", err)
+		}
+	}
+	if _, err := r.ReadByte(); !errors.Is(err, io.EOF) {
+		t.Errorf("read %v, want the end", err)
+	}
+}
+
+// TestUpstreamsAreForgotten guarantees that connections are kept by what they
+// depend on, and not for ever: a changed service gets others.
+func TestUpstreamsAreForgotten(t *testing.T) {
+	t.Parallel()
+	g := newGate(t, proxyapi.Config{})
+	up := newEcho(t).URL
+	for i, change := range []func(*decide.ServiceDef){
+		nil,
+		func(s *decide.ServiceDef) { s.ResponseTimeout = time.Second },
+		func(s *decide.ServiceDef) { s.ConnectTimeout = time.Second },
+		func(s *decide.ServiceDef) { s.Upstream = up + "/base" },
+	} {
+		g.service("up", up, change)
+		echoed(t, g.send("203.0.113.9", "GET", "/up/"))
+		if want := []int{1, 1, 2, 3}[i]; g.Upstreams() != want {
+			t.Errorf("%d upstreams after change %d, want %d", g.Upstreams(), i, want)
+		}
+	}
+	if g.Forget(time.Now().Add(-time.Minute)); g.Upstreams() != 3 {
+		t.Errorf("%d upstreams, want 3: they were just used", g.Upstreams())
+	}
+	if g.Forget(time.Now().Add(time.Minute)); g.Upstreams() != 0 {
+		t.Errorf("%d upstreams, want none", g.Upstreams())
+	}
+	echoed(t, g.send("203.0.113.9", "GET", "/up/"))
 }
 
 // TestStalledClient guarantees that a client which does not take its answer is
@@ -676,7 +739,7 @@ func TestDrain(t *testing.T) {
 		<-release
 		_, _ = io.WriteString(w, "done")
 	})
-	g := newGate(t, proxyapi.Config{Drain: 300 * time.Millisecond})
+	g := newGate(t, proxyapi.Config{Drain: 2 * time.Second})
 	g.service("up", up.URL, nil)
 	g.service("ws", newTunnel(t).URL, nil)
 	url, stop := g.start()

@@ -2,7 +2,9 @@ package proxyapi
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
+	"unicode"
 
 	"penstock.dev/services/gateway/canon"
 )
@@ -67,10 +69,16 @@ func (x *exchange) introduce(h http.Header) {
 	}
 }
 
+// set sets a header unless the value is empty. What no header may hold is
+// escaped as in a URL: users are any text.
 func set(h http.Header, name, value string) {
-	if value != "" {
-		h[name] = []string{value}
+	if value == "" {
+		return
 	}
+	if strings.ContainsFunc(value, unicode.IsControl) || value[0] == ' ' || value[len(value)-1] == ' ' {
+		value = url.PathEscape(value)
+	}
+	h[name] = []string{value}
 }
 
 // spend removes the Bearer values of Authorization and keeps the others.

@@ -103,6 +103,21 @@ func TestRevokedKey(t *testing.T) {
 	refused(t, w.Code, w.Header(), w.Body.String(), 401, "unknown-key")
 }
 
+// TestUserIsAnyText guarantees that a user whom no header could name reaches
+// the upstream all the same, and no further header with it.
+func TestUserIsAnyText(t *testing.T) {
+	t.Parallel()
+	g := newGate(t, proxyapi.Config{})
+	g.service("up", newEcho(t).URL, nil)
+	for user, want := range map[string]string{"jürgen": "jürgen", "a\r\nX-Tenant-Id: b": "a%0D%0AX-Tenant-Id:%20b", " x ": "%20x%20"} {
+		g.key("k", "s3cret", "acme", "", user)
+		e := echoed(t, g.send("203.0.113.9", "GET", "/up/", "X-Api-Key", "s3cret"))
+		if got := e.Header.Get("X-User-Id"); got != want || e.Header.Get("X-Tenant-Id") != "acme" {
+			t.Errorf("%q: the upstream was told %q of %q, want %q", user, got, e.Header.Get("X-Tenant-Id"), want)
+		}
+	}
+}
+
 // TestHeaders guarantees what else does and does not go upstream: nothing that
 // names another request or another client than was decided on, nothing
 // hop-by-hop, and everything else as it was.
