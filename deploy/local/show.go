@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/url"
 	"strings"
 
 	"penstock.dev/deploy/local/estate"
@@ -8,7 +9,7 @@ import (
 
 // showAddresses lists where everything is.
 func showAddresses(s *screen, e *estate.Estate) {
-	database, _, _ := strings.Cut(e.Env["DATABASE_URL"], "?")
+	database, _, _ := strings.Cut(withoutPassword(e.Env["DATABASE_URL"]), "?")
 	pairs := [][2]string{
 		{"gateway", e.Env["GATEWAY_URL"]},
 		{"second gateway", e.Env["GATEWAY_URL_2"]},
@@ -17,7 +18,7 @@ func showAddresses(s *screen, e *estate.Estate) {
 		{"gateway's metrics", e.Env["GATEWAY_METRICS_URL"] + "/metrics"},
 		{"Kafka", e.Env["KAFKA_BROKERS"]},
 		{"schema registry", e.Env["SCHEMA_REGISTRY_URL"]},
-		{"Redis", e.Env["REDIS_URL"]},
+		{"Redis", withoutPassword(e.Env["REDIS_URL"])},
 		{"PostgreSQL", database},
 	}
 	shown := pairs[:0]
@@ -28,6 +29,14 @@ func showAddresses(s *screen, e *estate.Estate) {
 	}
 	s.print("")
 	s.list(shown)
+}
+
+func withoutPassword(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return ""
+	}
+	return u.Redacted()
 }
 
 const tries = `

@@ -146,11 +146,11 @@ func Down(ctx context.Context, dir string, say func(string)) ([]string, error) {
 func Running(dir string) ([]string, error) {
 	var names []string
 	for _, name := range order() {
-		_, found, err := server.Find(filepath.Join(dir, dataDir, name))
+		_, runs, err := server.Runs(filepath.Join(dir, dataDir, name))
 		if err != nil {
 			return nil, err
 		}
-		if found {
+		if runs {
 			names = append(names, name)
 		}
 	}

@@ -60,11 +60,18 @@ type undertaking struct {
 	e       *Estate
 }
 
+// ErrRunning reports that an estate was left running where one that ends with
+// its starter is wanted.
+var ErrRunning = errors.New("an estate runs already")
+
 // prepare decides options and ports, and refuses ports that a stranger holds.
 func prepare(ctx context.Context, o Options) (*undertaking, error) {
 	running, err := Running(o.Dir)
 	if err != nil {
 		return nil, err
+	}
+	if len(running) > 0 && !o.Detach {
+		return nil, fmt.Errorf("%w in %s: %s", ErrRunning, o.Dir, strings.Join(running, ", "))
 	}
 	before, err := readState(o.Dir)
 	have := err == nil
@@ -116,11 +123,11 @@ func (o variables) String() string {
 	if !o.Samples {
 		words = append(words, "SAMPLES=0")
 	}
-	for name, value := range map[string]string{
-		"REDIS_URL": o.RedisURL, "DATABASE_URL": o.DatabaseURL, "KAFKA_BROKERS": o.KafkaBrokers,
+	for _, other := range [][2]string{
+		{"REDIS_URL", o.RedisURL}, {"DATABASE_URL", o.DatabaseURL}, {"KAFKA_BROKERS", o.KafkaBrokers},
 	} {
-		if value != "" {
-			words = append(words, name+"=…")
+		if other[1] != "" {
+			words = append(words, other[0]+"=…") // there may be a password in it
 		}
 	}
 	return strings.Join(words, " ")
@@ -134,7 +141,7 @@ func (u *undertaking) checkPorts() error {
 		}
 	}
 	if err := server.CheckPorts(ports...); err != nil {
-		return fmt.Errorf("%w\n  stop them, or choose other ports, e.g. PORT_BASE=%d", err, u.v.PortBase+1000)
+		return fmt.Errorf("%w\n  stop them, or choose other ports, e.g. PORT_BASE=%d", err, max(u.v.PortBase, DefaultPortBase)+1000)
 	}
 	return nil
 }
@@ -206,7 +213,7 @@ func (u *undertaking) startStage(ctx context.Context, stage int) error {
 
 func (u *undertaking) startPart(ctx context.Context, p part) error {
 	begun := time.Now()
-	before, found, err := server.Find(u.dir(p.name))
+	before, ran, err := server.Runs(u.dir(p.name))
 	if err != nil {
 		return err
 	}
@@ -218,7 +225,7 @@ func (u *undertaking) startPart(ctx context.Context, p part) error {
 		return err
 	}
 	u.e.add(process)
-	if found && before.PID() == process.PID() {
+	if ran && before.PID == process.PID() {
 		tell(u.Say, "%-13s runs already (pid %d)", p.name, process.PID())
 		return nil
 	}

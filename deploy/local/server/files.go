@@ -20,22 +20,33 @@ func cacheDir() (string, error) {
 	return dir, os.MkdirAll(dir, 0o755)
 }
 
-// Root is the top of the clone that the working directory lies in: the
-// directory with go.work and deploy/local.
+// Root is the top of the clone that the working directory lies in, or else this
+// program's own file: the directory with go.work and deploy/local.
 func Root() (string, error) {
 	from, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
-	for dir := from; ; dir = filepath.Dir(dir) {
-		_, err1 := os.Stat(filepath.Join(dir, "go.work"))
-		_, err2 := os.Stat(filepath.Join(dir, "deploy", "local", "go.mod"))
-		if err1 == nil && err2 == nil {
-			return dir, nil
+	if root, ok := cloneAround(from); ok {
+		return root, nil
+	}
+	if program, err := os.Executable(); err == nil {
+		if root, ok := cloneAround(filepath.Dir(program)); ok {
+			return root, nil
+		}
+	}
+	return "", fmt.Errorf("%s lies in no clone of penstock (no go.work above it)", from)
+}
+
+func cloneAround(dir string) (root string, ok bool) {
+	for {
+		if fileExists(filepath.Join(dir, "go.work")) && fileExists(filepath.Join(dir, "deploy", "local", "go.mod")) {
+			return dir, true
 		}
 		if dir == filepath.Dir(dir) {
-			return "", fmt.Errorf("%s lies in no clone of penstock (no go.work above it)", from)
+			return "", false
 		}
+		dir = filepath.Dir(dir)
 	}
 }
 

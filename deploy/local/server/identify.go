@@ -126,13 +126,28 @@ func writeRecord(dir string, r record) error {
 	return os.Rename(tmp, recordPath(dir))
 }
 
-// Find returns the process that an earlier start left running in dir, to stop,
-// kill or watch; it cannot be restarted. Found is false when there is none.
-func Find(dir string) (p *Process, found bool, err error) {
+// Runs returns the identity of the process that an earlier start left running
+// in dir; ok is false when there is none.
+func Runs(dir string) (id ID, ok bool, err error) {
 	r, err := readRecord(dir)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, false, nil
+		return ID{}, false, nil
 	}
+	if err != nil {
+		return ID{}, false, fmt.Errorf("%s: %w", recordPath(dir), err)
+	}
+	return r.ID, r.Alive(), nil
+}
+
+// Find returns the process that an earlier start left running in dir, to stop,
+// kill or watch; it cannot be restarted. Found is false when there is none; what
+// a process that has ended left for others to recognise it is then removed.
+func Find(dir string) (p *Process, found bool, err error) {
+	id, alive, err := Runs(dir)
+	if err != nil || id == (ID{}) {
+		return nil, false, err
+	}
+	r, err := readRecord(dir)
 	if err != nil {
 		return nil, false, fmt.Errorf("%s: %w", recordPath(dir), err)
 	}
@@ -140,9 +155,9 @@ func Find(dir string) (p *Process, found bool, err error) {
 		Name: r.Name, Dir: dir, Addr: r.Addr, URL: r.URL, Stop: r.Stop, StopWithin: r.StopWithin,
 		Run: Run{LogPath: r.Log, PIDPath: r.PIDFile},
 	})
-	if !r.Alive() {
+	if !alive {
 		return nil, false, p.forget()
 	}
-	p.set(adopt(r.ID))
+	p.set(adopt(id))
 	return p, true, nil
 }
