@@ -263,23 +263,18 @@ func TestIntegrationPruneNeverRevives(t *testing.T) {
 	t.Parallel()
 	s, conn := open(t, postgres.Config{Keep: time.Nanosecond}, encode)
 	c := catalog.New(s, rand.Reader)
-	stop := make(chan struct{})
+	changes := make(chan struct{})
 	var pruner sync.WaitGroup
 	pruner.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
+		for range changes { // while the next change is made
 			if _, err := s.Prune(t.Context()); err != nil {
 				t.Errorf("Prune = %v", err)
-				return
 			}
 		}
 	})
 	there := map[string]bool{}
 	for i := range 150 {
+		changes <- struct{}{}
 		id := fmt.Sprintf("t%d", i%7)
 		gone := there[id] && i%3 == 0
 		if gone {
@@ -297,7 +292,7 @@ func TestIntegrationPruneNeverRevives(t *testing.T) {
 			t.Fatalf("after change %d the outbox replays to %q, and the objects are %q", i, replayed, objects)
 		}
 	}
-	close(stop)
+	close(changes)
 	pruner.Wait()
 }
 

@@ -56,8 +56,11 @@ func (s *Schema) Run(ctx context.Context, store IDStore) error {
 			if ok && id != kept {
 				s.log.Warn("registry gives the schema another id than before", "kept", kept, "id", id)
 			}
-			s.set(id)
-			return s.keep(ctx, store, w.Fingerprint(), id)
+			if err := s.keep(ctx, store, w.Fingerprint(), id); err != nil {
+				return err
+			}
+			s.set(id) // what is used has been kept: the next start finds it
+			return nil
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
