@@ -1,12 +1,15 @@
 package decide_test
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"penstock.dev/services/gateway/decide"
+	"penstock.dev/services/internal/limit"
 	"penstock.dev/services/internal/rule"
 )
 
@@ -60,6 +63,35 @@ func BenchmarkApply(b *testing.B) {
 	for i := range changes {
 		book.Apply(changes[i : i+1])
 	}
+}
+
+// BenchmarkDecide measures a decision under a rate and a quota, all but the
+// store.
+func BenchmarkDecide(b *testing.B) {
+	book := decide.NewBook()
+	book.Apply([]decide.Change{
+		{Kind: decide.RuleKind, ID: "burst", Version: 1, Object: rate("burst", rule.Tenant, 10)},
+		{Kind: decide.RuleKind, ID: "month", Version: 2, Object: quota("month", 1000)},
+		{Kind: decide.TenantKind, ID: "acme", Version: 3, Object: &decide.Tenant{ID: "acme", Plan: "gold"}},
+		{Kind: decide.EndpointKind, ID: "pay", Version: 4, Object: &decide.EndpointDef{ID: "pay", Service: "payments", Path: "/v1/pay/{id}", Cost: 1}},
+	})
+	s := decide.NewService(book, yes{}, func() time.Time { return t0 }, decide.NewID)
+	q := decide.Query{Tenant: "acme", Application: "web", User: "u1", Service: "payments", Method: "POST", Path: "/v1/pay/17"}
+	b.ReportAllocs()
+	for b.Loop() {
+		if d, err := s.Decide(b.Context(), q); err != nil || len(d.Limits) != 2 {
+			b.Fatal(d, err)
+		}
+	}
+}
+
+// yes is a store that lets everything pass at no cost.
+type yes struct{}
+
+var passes = make([]limit.Result, 2)
+
+func (yes) Decide(context.Context, limit.Decision) (limit.Answer, error) {
+	return limit.Answer{Allowed: true, Now: t0, Results: passes}, nil
 }
 
 // BenchmarkLoad measures filling an empty book with a million overrides, as a
