@@ -160,12 +160,7 @@ func TestIntegrationFrozenStore(t *testing.T) {
 				} else if err != nil {
 					t.Error(err)
 				}
-				for {
-					old := longest.Load()
-					if int64(took) <= old || longest.CompareAndSwap(old, int64(took)) {
-						return
-					}
-				}
+				raise(&longest, took)
 			})
 		}
 		wg.Wait()
@@ -173,7 +168,7 @@ func TestIntegrationFrozenStore(t *testing.T) {
 	for range 10 {
 		crowd(200)
 	}
-	slack := 100*time.Millisecond + 2*pulse.worst()
+	slack := 100*time.Millisecond + 4*pulse.worst()
 	if worst := time.Duration(longest.Load()); worst > budget+slack {
 		t.Errorf("the longest answer took %v, want %v and at most %v of the machine's own", worst, budget, slack)
 	}
@@ -191,6 +186,16 @@ func TestIntegrationFrozenStore(t *testing.T) {
 	}
 }
 
+// raise sets most to d if that is more.
+func raise(most *atomic.Int64, d time.Duration) {
+	for {
+		old := most.Load()
+		if int64(d) <= old || most.CompareAndSwap(old, int64(d)) {
+			return
+		}
+	}
+}
+
 // TestIntegrationFC14SlowStore guarantees the case's numbers for a store that
 // takes 2 s to answer: every caller is answered within 150 ms, and normal
 // decisions resume within 5 s of the delay's end.
@@ -205,20 +210,21 @@ func TestIntegrationFC14SlowStore(t *testing.T) {
 	p.set(func() { p.delay = 2 * time.Second })
 
 	pulse := newPulse()
-	began := time.Now()
 	var wg sync.WaitGroup
-	var failed atomic.Int64
+	var failed, longest atomic.Int64
 	for i := range 400 {
 		wg.Go(func() {
+			began := time.Now()
 			if _, err := s.Decide(t.Context(), limit.Decision{Charges: []limit.Charge{quota([]string{"open", "closed"}[i%2], span, 1000, 1)}}); errors.Is(err, counters.ErrUnavailable) {
 				failed.Add(1)
 			}
+			raise(&longest, time.Since(began))
 		})
 	}
 	wg.Wait()
-	took := time.Since(began)
-	if slack := 2 * pulse.worst(); failed.Load() != 400 || took > 150*time.Millisecond+slack {
-		t.Errorf("%d of 400 not decided after %v (machine's own slack %v), want all within 150ms", failed.Load(), took, slack)
+	worst, slack := time.Duration(longest.Load()), 4*pulse.worst()
+	if failed.Load() != 400 || worst > 150*time.Millisecond+slack {
+		t.Errorf("%d of 400 not decided, the last after %v (machine's own slack %v), want all within 150ms", failed.Load(), worst, slack)
 	}
 	p.set(func() { p.delay = 0 })
 	eventually(t, 5*time.Second, "decisions resume", func() bool {
@@ -239,7 +245,7 @@ func TestIntegrationStoreThatDoesNotAccept(t *testing.T) {
 		pulse, began := newPulse(), time.Now()
 		_, err := s.Decide(t.Context(), limit.Decision{Charges: []limit.Charge{gcra("acme", 10, time.Second, 10, 1)}})
 		took := time.Since(began)
-		if !errors.Is(err, counters.ErrUnavailable) || took > budget+100*time.Millisecond+2*pulse.worst() {
+		if !errors.Is(err, counters.ErrUnavailable) || took > budget+100*time.Millisecond+4*pulse.worst() {
 			t.Errorf("%v after %v", err, took)
 		}
 	}

@@ -129,7 +129,64 @@ func TestFC12ElapsedTimeIsNeverNegative(t *testing.T) {
 		if n := allowed(t0.Add(time.Second), 3); n != 2 {
 			t.Errorf("skew %v: %d allowed a second later, want 2", skew, n)
 		}
+		s = newStore(t)
+		if n := allowed(t0, 3) + allowed(t0.Add(skew), 2) + allowed(t0, 4); n != 4 {
+			t.Errorf("skew %v: %d allowed where one is charged by the earlier clock, want 4", skew, n)
+		}
 	}
+}
+
+// TestWaitsBeyondAnyClock guarantees that a wait of more than 142 years is
+// never, and that one of less is stated.
+func TestWaitsBeyondAnyClock(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	ask := func(cost int64) limit.Result { return s.ask(t0, gcra("acme", 1, rule.MaxWindow, 1e9, cost)).Results[0] }
+	if r := ask(1e9); !r.Passed {
+		t.Fatalf("%+v", r)
+	}
+	for _, tt := range []struct {
+		cost int64
+		want time.Duration
+	}{{1, rule.MaxWindow}, {142, 142 * rule.MaxWindow}, {143, limit.Never}, {1e9, limit.Never}} {
+		if r := ask(tt.cost); r.Passed || tt.want == limit.Never && r.RetryAfter != tt.want || (r.RetryAfter-tt.want).Abs() > 10*time.Second {
+			t.Errorf("cost %d: %+v, want a wait of %v", tt.cost, r, tt.want)
+		}
+	}
+}
+
+// TestCarriedDebtIsNeverLess guarantees that a change of numbers forgives
+// nothing that fits the new capacity: neither by another unit of account nor
+// by a coarser tick.
+func TestCarriedDebtIsNeverLess(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		us := magnitude(t, "window", rule.MaxWindow.Microseconds())
+		window := time.Duration(us) * time.Microsecond
+		state := limit.NewState()
+		ask := func(max, burst, cost int64) limit.Value {
+			c := gcra("acme", max, window, burst, cost)
+			if _, err := limit.Decide(state, t0, limit.Decision{Charges: []limit.Charge{c}}); err != nil {
+				t.Fatal(err)
+			}
+			return state.Counters[c.Counter.Canonical()]
+		}
+		burst := magnitude(t, "burst", 1e6)
+		old := ask(magnitude(t, "limit", us), burst, magnitude(t, "cost", burst))
+		old.Debt -= rapid.Int64Range(0, old.Debt-1).Draw(t, "paid back") // parts of units
+		for id := range state.Counters {
+			state.Counters[id] = old
+		}
+		next := ask(magnitude(t, "next limit", us), magnitude(t, "more burst", 1e9-burst-1)+burst, 1)
+		owed, now := big.NewRat(old.Debt, old.Unit), big.NewRat(next.Debt, next.Unit)
+		owed.Add(owed, big.NewRat(1, 1))
+		if now.Cmp(owed) < 0 || next.At < old.At {
+			t.Fatalf("%+v and one unit became %+v", old, next)
+		}
+		if now.Sub(now, owed).Cmp(big.NewRat(2, next.Unit)) > 0 {
+			t.Fatalf("%+v and one unit became %+v: more than rounding", old, next)
+		}
+	})
 }
 
 // TestChangedBucketKeepsWhatWasSpent guarantees that new numbers hold at once,
@@ -236,11 +293,10 @@ func magnitude(t *rapid.T, name string, most int64) int64 {
 func TestBucketsAreExact(t *testing.T) {
 	t.Parallel()
 	const exact = 1 << 53
-	rapid.Check(t, func(t *rapid.T) {
-		max, window, burst := rates(t)
+	check := func(t interface{ Fatalf(string, ...any) }, max int64, window time.Duration, burst int64) {
 		b, err := limit.NewBucket(max, window, burst)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v", err)
 		}
 		if b.Capacity != burst || b.Unit < 1 || b.Refill < 1 || b.Tick < 1 {
 			t.Fatalf("%d per %v, burst %d: %+v", max, window, burst, b)
@@ -263,7 +319,20 @@ func TestBucketsAreExact(t *testing.T) {
 		if b.Tick > 1 && big.NewRat(b.Tick, 1).Cmp(new(big.Rat).Quo(big.NewRat(1, 1_000_000), asked)) > 0 {
 			t.Fatalf("%d per %v, burst %d: tick of %d µs", max, window, burst, b.Tick)
 		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		max, window, burst := rates(t)
+		check(t, max, window, burst)
 	})
+	for _, max := range []int64{1, 3, 7, 10, 60, 999_983, 1_000_000, 86_399_999_999} {
+		for _, window := range []time.Duration{time.Microsecond, time.Second, 59_999_999 * time.Microsecond, 24 * time.Hour, 31*24*time.Hour - time.Microsecond, rule.MaxWindow} {
+			for _, burst := range []int64{1, 10, 1_000_003, 999_999_937, rule.MaxCapacity} {
+				if max <= window.Microseconds() {
+					check(t, max, window, burst)
+				}
+			}
+		}
+	}
 }
 
 // TestNeverOversellsNorUndersells guarantees the promise that a customer pays
@@ -317,6 +386,10 @@ func TestNeverOversellsNorUndersells(t *testing.T) {
 			} else if idle := rapid.Int64Range(0, 3).Draw(t, "idle"); idle > 0 {
 				idled = true
 				now = now.Add((time.Duration(idle) * (window / time.Duration(max))).Truncate(time.Microsecond))
+				now = now.Add(time.Duration(rapid.Int64Range(0, 5).Draw(t, "idle us")) * time.Microsecond)
+				if r := ask(now, 0).Results[0]; r.Remaining > burst {
+					t.Fatalf("%d of %d remain", r.Remaining, burst)
+				}
 			}
 			if spare(sold).Sign() < 0 {
 				t.Fatalf("%d per %v, burst %d: sold %d in %v", max, window, burst, sold, now.Sub(t0))

@@ -100,6 +100,7 @@ func TestQuotas(t *testing.T) {
 		{"FC-15: a lowered limit leaves nothing", 35, 10, 1, limit.Result{RetryAfter: left, Reset: left, Consumed: 35}},
 		{"FC-15: a raised one leaves the difference", 35, 100, 1, limit.Result{Passed: true, Remaining: 64, Reset: left, Consumed: 36}},
 		{"a cost above the limit never passes", 0, 10, 11, limit.Result{Remaining: 10, RetryAfter: limit.Never, Reset: left}},
+		{"a cost of exactly the limit waits for the next period", 1, 10, 10, limit.Result{Remaining: 9, RetryAfter: left, Reset: left, Consumed: 1}},
 		{"a limit of 0 denies", 0, 0, 1, limit.Result{RetryAfter: limit.Never, Reset: left}},
 		{"a peek passes an overused quota", 35, 10, 0, limit.Result{Passed: true, Reset: left, Consumed: 35}},
 		{"E4: the greatest limit is 2^53-1", 1, rule.Unlimited, 1, limit.Result{Passed: true, Remaining: rule.Unlimited - 2, Reset: left, Consumed: 2}},

@@ -136,8 +136,39 @@ func TestBoundariesFollowTheLocalClock(t *testing.T) {
 	})
 }
 
+// TestHoursOfALeftOutDay guarantees hours where more of them are left out than
+// a period has: Samoa skipped 2011-12-30, Troll and Casey jump by 2 and 3 hours.
+func TestHoursOfALeftOutDay(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]string{
+		"Pacific/Apia": "2011-12-30T10:00:00Z", "Antarctica/Troll": "2026-03-29T01:00:00Z", "Antarctica/Casey": "2010-03-04T15:00:00Z",
+	} {
+		for count := 1; count <= 12; count++ {
+			s := calendar(t, period.Hour, count, name)
+			boundaries := boundariesAround(s, at(t, change), 150/count)
+			for minutes := -48 * 60; minutes <= 48*60; minutes += 30 {
+				when := at(t, change).Add(time.Duration(minutes) * time.Minute)
+				got, err := s.At(when)
+				if want := between(boundaries, when); err != nil || got != want {
+					t.Fatalf("%s, %d hours: At(%v) = %v, %v, want %v", name, count, when, got, err, want)
+				}
+			}
+		}
+	}
+}
+
 // enumerate is At by hand: it lists boundaries around t.
 func enumerate(s period.Spec, t time.Time) period.Span {
+	return between(boundariesAround(s, t, 0), t)
+}
+
+func between(boundaries []time.Time, t time.Time) period.Span {
+	i := slices.IndexFunc(boundaries, func(b time.Time) bool { return b.After(t) })
+	return period.Span{Start: boundaries[i-1], End: boundaries[i]}
+}
+
+// boundariesAround lists boundaries on both sides of t, and more of them.
+func boundariesAround(s period.Spec, t time.Time, more int) []time.Time {
 	origin := time.Date(1970, 1, 1, 0, 0, 0, 0, time.UTC)
 	if s.Unit == period.Week {
 		origin = time.Date(1970, 1, 5, 0, 0, 0, 0, time.UTC)
@@ -151,7 +182,7 @@ func enumerate(s period.Spec, t time.Time) period.Span {
 		period.Month: 30 * 24 * time.Hour, period.Year: 365 * 24 * time.Hour,
 	}[s.Unit] * time.Duration(s.Count)
 	guess := int(t.Sub(origin) / length)
-	around := 4 + int(60*time.Hour/length)
+	around := more + 4 + int(60*time.Hour/length)
 	if s.Unit == period.Month || s.Unit == period.Year {
 		around += max(guess, -guess)/50 + 4
 	}
@@ -160,8 +191,7 @@ func enumerate(s period.Spec, t time.Time) period.Span {
 		boundaries = append(boundaries, lookUp(boundary(origin, s.Unit, k*s.Count), s.Zone))
 	}
 	slices.SortFunc(boundaries, time.Time.Compare)
-	i := slices.IndexFunc(boundaries, func(b time.Time) bool { return b.After(t) })
-	return period.Span{Start: boundaries[i-1], End: boundaries[i]}
+	return boundaries
 }
 
 // boundary is origin plus n units by the local clock, written in UTC.
