@@ -252,6 +252,18 @@ func TestProduceVerdicts(t *testing.T) {
 			b.PauseProduce("rules", 0)
 			return produce(t, c, kafka.Record{Topic: "rules"})
 		}, kafka.ErrTimeout, false},
+		{"no answer in time, for one that may give up what is under way", func(c *kafka.Config) {
+			c.DeliveryTimeout, c.CancelInFlight = time.Second, true
+		}, func(t *testing.T, b *kafkatest.Broker, c *kafka.Client) error {
+			b.LoseAcks("rules", 0)
+			return produce(t, c, kafka.Record{Topic: "rules"})
+		}, kafka.ErrTimeout, false},
+		{"the end of its context while it is under way", func(c *kafka.Config) { c.CancelInFlight = true }, func(t *testing.T, b *kafkatest.Broker, c *kafka.Client) error {
+			lost := b.LoseAcks("rules", 0)
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() { lost.Wait(1); cancel() }()
+			return wait(t, func(done func(error)) { c.Produce(ctx, kafka.Record{Topic: "rules"}, done) })
+		}, context.Canceled, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
