@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -267,6 +269,16 @@ func (r relay) active() bool {
 	return err == nil && strings.Contains(string(text), "\npenstock_outbox_relay_active 1\n")
 }
 
+// said reports whether the relay has logged text.
+func (r relay) said(text string) bool {
+	r.t.Helper()
+	log, err := os.ReadFile(r.LogPath)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return strings.Contains(string(log), text)
+}
+
 // A topicLog is everything one topic has held so far, in order.
 type topicLog struct {
 	*testing.T
@@ -417,3 +429,100 @@ func checkEnd(t *testing.T, records []kafka.Record, last int64) {
 
 // holds reports whether the topic holds at least n records.
 func (l *topicLog) holds(n int) bool { return len(l.all()) >= n }
+
+// A cable is what a relay's connections to the database run through.
+type cable struct {
+	addr  string
+	gate  sync.RWMutex // held for writing while it is cut
+	isCut bool
+}
+
+// cableTo passes connections on to the server of a database, until the test ends.
+func cableTo(t *testing.T, database string) *cable {
+	t.Helper()
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &cable{addr: ln.Addr().String()}
+	var ends sync.WaitGroup
+	var mu sync.Mutex
+	var conns []net.Conn
+	ends.Go(func() {
+		for {
+			near, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", u.Host)
+			if err != nil {
+				_ = near.Close()
+				continue
+			}
+			mu.Lock()
+			conns = append(conns, near, far)
+			mu.Unlock()
+			ends.Go(func() { w.pass(near, far) })
+			ends.Go(func() { w.pass(far, near) })
+		}
+	})
+	t.Cleanup(func() {
+		w.mend()
+		_ = ln.Close()
+		mu.Lock()
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		ends.Wait()
+	})
+	return w
+}
+
+// pass copies what arrives, except while it is cut: then nothing of it
+// arrives, not even the end.
+func (w *cable) pass(from, to net.Conn) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		w.gate.RLock()
+		if n > 0 {
+			_, _ = to.Write(buf[:n])
+		}
+		w.gate.RUnlock()
+		if err != nil {
+			_ = to.Close()
+			return
+		}
+	}
+}
+
+// cut and mend are for the goroutine of the test.
+func (w *cable) cut() {
+	w.gate.Lock()
+	w.isCut = true
+}
+
+// mend ends a cut, if there is one.
+func (w *cable) mend() {
+	if w.isCut {
+		w.isCut = false
+		w.gate.Unlock()
+	}
+}
+
+// to is the catalogue as it is seen through the cable.
+func (w *cable) to(c catalogue) catalogue {
+	c.Helper()
+	u, err := url.Parse(c.url)
+	if err != nil {
+		c.Fatal(err)
+	}
+	u.Host = w.addr
+	c.url = u.String()
+	return c
+}

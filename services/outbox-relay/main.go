@@ -9,6 +9,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"penstock.dev/services/internal/admin"
 	"penstock.dev/services/internal/boot"
@@ -16,6 +17,12 @@ import (
 	"penstock.dev/services/outbox-relay/postgres"
 	"penstock.dev/services/outbox-relay/topics"
 )
+
+// deliverWithin bounds how long after reading it an event may reach a broker.
+// PostgreSQL gives the slot to another relay once this one has been silent for
+// wal_sender_timeout (60 s by default): an event older than that would follow
+// newer versions. What is given up is read again.
+const deliverWithin = 15 * time.Second
 
 func main() { boot.Main("outbox-relay", run) }
 
@@ -29,6 +36,7 @@ func run(ctx context.Context, p boot.Process) error {
 	}
 	broker, err := kafka.New(kafka.Config{
 		Brokers: cfg.brokers, ClientID: p.Service, MaxBufferedRecords: cfg.maxInFlight + 1,
+		DeliveryTimeout: deliverWithin, CancelInFlight: true,
 	}, p.Log, p.Metrics)
 	if err != nil {
 		return fmt.Errorf("kafka: %w", err)

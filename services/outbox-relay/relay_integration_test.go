@@ -14,6 +14,7 @@ import (
 
 	"penstock.dev/services/internal/kafka"
 	"penstock.dev/services/internal/kafkatest"
+	"penstock.dev/services/internal/pgtest"
 )
 
 // keyOn returns a key of partition p of two.
@@ -35,6 +36,19 @@ func during(d time.Duration, check func()) {
 		case <-end:
 			return
 		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// within polls ok until it returns true, and fails the test after d.
+func within(t *testing.T, d time.Duration, ok func() bool, want string) {
+	t.Helper()
+	end := time.After(d)
+	for !ok() {
+		select {
+		case <-end:
+			t.Fatalf("not within %v: %s", d, want)
+		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
@@ -141,6 +155,79 @@ func TestIntegrationFC18SecondReplicaKeepsOrder(t *testing.T) {
 	}
 	if !second.active() || first.active() {
 		t.Error("the relay that came back took the slot from the one that had it")
+	}
+}
+
+// TestIntegrationFC18LostSlotPublishesNothingLate guarantees that a relay from
+// which PostgreSQL took the slot, because it had not been heard for
+// wal_sender_timeout, publishes nothing behind what its successor publishes:
+// neither what it had sent and not delivered, nor what it had received and not
+// read. Compaction would keep that instead of the newer version.
+func TestIntegrationFC18LostSlotPublishesNothingLate(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		freeze bool   // the first relay, until the second one has published; else only its connection to the database
+		gaveUp string // what the first relay says about it
+	}{
+		{"frozen, with one event refused and one not read", true, "this process did not run"},
+		{"cut off, with one event refused", false, "not delivered in time"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			broker := kafkatest.Start(t)
+			broker.CreateTopic(rulesv1.Topic, 1, "cleanup.policy", "compact")
+			c := catalogueIn(t, pgtest.Start(t).Database())
+			// The default is 60 s; the relay's own bounds are 15 and 20 s.
+			for _, sql := range []string{`ALTER SYSTEM SET wal_sender_timeout = '25s'`, `SELECT pg_reload_conf()`} {
+				if _, err := c.db.Exec(t.Context(), sql); err != nil {
+					t.Fatal(err)
+				}
+			}
+			slot := c.slotName("relay")
+			topic := follow(t, broker.Brokers, rulesv1.Topic)
+			between := cableTo(t, c.url)
+			first := run(between.to(c), broker.Brokers, slot)
+			kafkatest.Eventually(t, first.active, "the first relay to read")
+			second := run(c, broker.Brokers, slot)
+			kafkatest.Eventually(t, second.ready, "the second relay to stand by")
+			c.mustChange("rule/k")
+			topic.until(20*time.Second, "version 1", func(have []kafka.Record) bool { return len(have) == 1 })
+
+			refused := broker.PauseProduce(rulesv1.Topic, 0)
+			c.mustChange("rule/k")
+			refused.Wait(2)
+			if tt.freeze {
+				if err := first.Freeze(); err != nil {
+					t.Fatal(err)
+				}
+				c.mustChange("rule/k") // gets as far as the first relay's socket
+			} else {
+				between.cut()
+			}
+			within(t, time.Minute, second.active, "the second relay to read")
+			if !tt.freeze && !first.said(tt.gaveUp) {
+				t.Error("the second relay reads, and the first one has not given up what it sent")
+			}
+			refused.Mend()
+			c.mustChange("rule/k")
+			last := c.mustChange("rule/k")
+			topic.until(20*time.Second, "every version", func(have []kafka.Record) bool { return distinct(have) == int(last) })
+			if err := first.Thaw(); err != nil {
+				t.Fatal(err)
+			}
+			between.mend()
+			kafkatest.Eventually(t, func() bool { return first.ready() && !first.active() }, "the first relay to stand by")
+			during(2*time.Second, func() {
+				if have := versions(t, topic.all(), 0); have[len(have)-1] != last {
+					t.Fatalf("versions are %v: the last came from the relay that had lost the slot", have)
+				}
+			})
+			checkEnd(t, topic.all(), last)
+			if !first.said(tt.gaveUp) {
+				t.Errorf("the first relay never said %q", tt.gaveUp)
+			}
+		})
 	}
 }
 

@@ -21,6 +21,7 @@ const (
 
 var (
 	errPublish       = errors.New("publish")
+	errFrozen        = errors.New("this process did not run")
 	errRow           = errors.New("unreadable outbox")
 	errNoPublication = errors.New("publication is missing: the service that owns the outbox has not made its tables yet")
 )

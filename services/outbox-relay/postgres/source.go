@@ -37,6 +37,8 @@ const (
 	retryMax     = 5 * time.Second
 	standbyEvery = 500 * time.Millisecond // between looks at a slot that another relay holds
 	drainFor     = 5 * time.Second        // for events in flight when the process stops
+	endWithin    = 2 * time.Second        // then, for the server to end the stream
+	frozenFor    = 20 * time.Second       // between two turns of the reader, when it is taken to have been frozen
 )
 
 // A Publish sends one event and calls done exactly once, with nil when it is
@@ -108,12 +110,21 @@ func (s *Source) session(ctx context.Context) error {
 	s.m.active.Set(1)
 	s.state.Store(&state{})
 	s.log.Info("reading the outbox", "slot", s.cfg.Slot, "publication", s.cfg.Publication)
+	// What this session has not delivered at its end is given up: the next
+	// reader of the slot, here or elsewhere, publishes it again, and it must not
+	// arrive behind what that one publishes. Until then it outlives ctx, for
+	// drain settles it when the process stops.
+	sending, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveUp()
 	r := &reader{
 		source: s, conn: conn, ledger: outbox.NewLedger(0), rows: newRows(),
-		failed: make(chan error, 1),
+		failed: make(chan error, 1), sending: sending, turned: wallClock(),
 	}
 	return r.run(ctx)
 }
+
+// wallClock goes on while the machine sleeps, other than the monotonic clock.
+func wallClock() time.Time { return time.Now().Round(0) }
 
 // A reader is one session's state.
 type reader struct {
@@ -123,6 +134,8 @@ type reader struct {
 	rows     *rows
 	tx       *outbox.Transaction // being read, nil between transactions
 	failed   chan error          // the first event that could not be stored
+	sending  context.Context     // ends with the session
+	turned   time.Time           // when the reader last turned, by the wall clock
 	reportAt time.Time
 	stopBy   time.Time // when a transaction that does not end is given up
 }
@@ -140,20 +153,40 @@ func (r *reader) run(ctx context.Context) error {
 		if r.mayStop(ctx) {
 			return r.drain(context.WithoutCancel(ctx))
 		}
-		if r.ledger.Pending() >= r.source.cfg.MaxInFlight {
-			r.waitSettled(ctx, r.reportAt)
-			continue
+		msg, err := r.next(ctx)
+		if err == nil {
+			err = r.awake()
 		}
-		msg, err := r.receive(ctx)
+		if err == nil && msg != nil {
+			err = r.handle(msg)
+		}
 		if err != nil {
 			return err
 		}
-		if msg != nil {
-			if err := r.handle(ctx, msg); err != nil {
-				return err
-			}
-		}
 	}
+}
+
+// awake returns an error when this process was not running for so long that
+// the slot may be another relay's by now: what the connection still holds is
+// then old. It is called between reading a message and handling it.
+func (r *reader) awake() error {
+	now := wallClock()
+	away := now.Sub(r.turned)
+	r.turned = now
+	if away > frozenFor {
+		return fmt.Errorf("%w for %v", errFrozen, away.Round(time.Second))
+	}
+	return nil
+}
+
+// next returns the next message, or nil when it is time to look up. While too
+// much is in flight, it reads none.
+func (r *reader) next(ctx context.Context) ([]byte, error) {
+	if r.ledger.Pending() >= r.source.cfg.MaxInFlight {
+		r.waitSettled(ctx, r.reportAt)
+		return nil, nil
+	}
+	return r.receive(ctx)
 }
 
 // mayStop reports whether the process is told to stop and no transaction is
@@ -195,7 +228,7 @@ func (r *reader) receive(ctx context.Context) ([]byte, error) {
 	}
 }
 
-func (r *reader) handle(ctx context.Context, data []byte) error {
+func (r *reader) handle(data []byte) error {
 	switch data[0] {
 	case pglogrepl.PrimaryKeepaliveMessageByteID:
 		k, err := pglogrepl.ParsePrimaryKeepaliveMessage(data[1:])
@@ -217,12 +250,12 @@ func (r *reader) handle(ctx context.Context, data []byte) error {
 		if err != nil {
 			return fmt.Errorf("log data: %w", err)
 		}
-		return r.message(ctx, m)
+		return r.message(m)
 	}
 	return nil
 }
 
-func (r *reader) message(ctx context.Context, m pglogrepl.Message) error {
+func (r *reader) message(m pglogrepl.Message) error {
 	switch m := m.(type) {
 	case *pglogrepl.RelationMessage:
 		return r.rows.learn(m)
@@ -233,7 +266,7 @@ func (r *reader) message(ctx context.Context, m pglogrepl.Message) error {
 		if err != nil {
 			return err
 		}
-		r.send(context.WithoutCancel(ctx), r.tx, e) // drain settles it when the process stops
+		r.send(r.sending, r.tx, e)
 	case *pglogrepl.CommitMessage:
 		r.tx.End(outbox.Position(m.TransactionEndLSN))
 		r.tx = nil
@@ -287,13 +320,37 @@ func (r *reader) waitSettled(ctx context.Context, until time.Time) {
 // drain waits for what is in flight and confirms it, so that an ordinary
 // restart repeats nothing.
 func (r *reader) drain(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, drainFor)
+	settle, cancel := context.WithTimeout(ctx, drainFor)
 	defer cancel()
-	for r.ledger.Pending() > 0 && ctx.Err() == nil && len(r.failed) == 0 {
-		r.waitSettled(ctx, time.Now().Add(statusEvery))
+	for r.ledger.Pending() > 0 && settle.Err() == nil && len(r.failed) == 0 {
+		r.waitSettled(settle, time.Now().Add(statusEvery))
 	}
 	r.reportAt = time.Time{}
-	return r.report(ctx)
+	if err := r.report(ctx); err != nil {
+		return err
+	}
+	return r.endStream(ctx)
+}
+
+// endStream ends the stream in order and waits until the server has done so
+// too. To close a connection while it holds something unread is to reset it,
+// and then the server may never see the report that went before.
+func (r *reader) endStream(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, endWithin)
+	defer cancel()
+	r.conn.Frontend().Send(&pgproto3.CopyDone{})
+	if err := r.conn.Frontend().Flush(); err != nil {
+		return fmt.Errorf("end the stream: %w", err)
+	}
+	for {
+		msg, err := r.conn.ReceiveMessage(ctx)
+		if err != nil {
+			return fmt.Errorf("end the stream: %w", err)
+		}
+		if _, ended := msg.(*pgproto3.ReadyForQuery); ended {
+			return nil
+		}
+	}
 }
 
 // Ready returns nil while this relay reads the outbox or stands by for the one

@@ -347,7 +347,7 @@ func TestIntegrationRemovedLogIsRebuilt(t *testing.T) {
 	first := newSink()
 	stop, _ := f.relay(first)
 	f.insert("rule/1", 1)
-	f.eventually(5*time.Second, "the first relay", func() bool { return first.distinct() == 1 })
+	f.eventually(5*time.Second, "the first relay", func() bool { return first.distinct() == 1 && f.hasSlot() })
 	stop()
 	f.insert("rule/2", 2)
 	status := func() (s string) {
