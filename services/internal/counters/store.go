@@ -33,15 +33,20 @@ type Store struct {
 	queue   queue
 }
 
-// Open returns a store on the Redis that cfg names. It does not dial: the
-// first call does. The error is cfg's.
+// Open returns a store on the Redis that cfg names. It does not wait for it:
+// calls do. The error is cfg's, or says that r has such metrics already.
 func Open(cfg Config, log *slog.Logger, r prometheus.Registerer) (*Store, error) {
 	options, err := cfg.options()
 	if err != nil {
 		return nil, err
 	}
 	redis.SetLogger(quiet{log})
-	return open(redis.NewClient(options), newScript(decideText()), cfg.Budget, log, r)
+	client := redis.NewClient(options)
+	s, err := open(client, newScript(decideText()), cfg.Budget, log, r)
+	if err != nil {
+		return nil, errors.Join(err, client.Close())
+	}
+	return s, nil
 }
 
 func open(client redis.UniversalClient, s script, budget time.Duration, log *slog.Logger, r prometheus.Registerer) (*Store, error) {
@@ -61,10 +66,14 @@ func (s *Store) Close() error { return s.redis.Close() }
 // chosen by it; an answer that is Stale says the true time.
 func (s *Store) Now() time.Time { return time.Now().Add(s.clock.offset()) }
 
-// Ready returns nil when the store runs the deciding script. It asks even
-// while the breaker is open, and so closes it.
+// Ready returns nil when the store runs the deciding script, on a decision
+// without charges. It asks even while the breaker is open, and so closes it;
+// and it learns the store's time.
 func (s *Store) Ready(ctx context.Context) error {
-	_, err := s.run(ctx, "", nil, time.Now().Add(s.budget))
+	answers, err := s.run(ctx, "", []part{{decision: &limit.Decision{}}}, time.Now().Add(s.budget))
+	if err == nil {
+		err = answers[0].err
+	}
 	return s.wrap(ctx, err)
 }
 
@@ -130,7 +139,7 @@ func (s *Store) run(ctx context.Context, now string, parts []part, deadline time
 	for i := range parts {
 		answers[i].answer, answers[i].err = parseAnswer(replies[i], parts[i].decision)
 	}
-	if len(answers) > 0 && answers[0].err == nil && now == "" {
+	if answers[0].err == nil && now == "" {
 		s.clock.learn(answers[0].answer.Now, sent, received)
 	}
 	return answers, nil

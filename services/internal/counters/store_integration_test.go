@@ -304,6 +304,9 @@ func TestIntegrationStaleSpans(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := s.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	hour := func(at time.Time) period.Span {
 		return period.Span{Start: at, End: at.Add(time.Hour)}
 	}
