@@ -184,7 +184,7 @@ func untilNextMonth(zone string) (time.Duration, error) {
 // limitRaised raises a limit many times, measures how long every gateway took to
 // enforce each, and shows that traffic that was cut now passes.
 func limitRaised(ctx context.Context, e *estate.Estate, keys map[string]string) (finding, error) {
-	const changes, payments, bound = 50, 40, time.Second
+	const changes, payments, bound = 50, 40, 5 * time.Second // what is promised; a few ms are usual
 	var sent, committed []time.Duration
 	for i := range changes {
 		took, err := change(ctx, e, target{
@@ -209,8 +209,8 @@ func limitRaised(ctx context.Context, e *estate.Estate, keys map[string]string) 
 	return finding{
 		done: fmt.Sprintf("the rule acme-burst raised %d times by PUT to rule-admin while decisions are asked for, then the %d payments again",
 			changes, payments),
-		expected: fmt.Sprintf("each enforced within %v; then %s", bound, want),
-		measured: fmt.Sprintf("from the commit to the first decision under the new limit: median %s, slowest %s (from sending the PUT: %s, %s); then %s",
+		expected: fmt.Sprintf("each enforced within the promised %.0f s; then %s", bound.Seconds(), want),
+		measured: fmt.Sprintf("from the commit to the first decision under the new limit: median %s, slowest %s (from sending the PUT %s and %s); then %s",
 			ms(committed, changes/2), ms(committed, changes-1), ms(sent, changes/2), ms(sent, changes-1), tally(all)),
 		held: worst <= bound && tally(all) == want,
 	}, nil
