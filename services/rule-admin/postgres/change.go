@@ -19,6 +19,12 @@ func (s *Store) Change(ctx context.Context, kind catalog.Kind, id string, decide
 	if err := s.usable(); err != nil {
 		return err
 	}
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return fail("wait for a turn", ctx.Err())
+	}
 	var refused error // by decide, which says best why
 	err := postgres.InTx(ctx, s.pool, func(t pgx.Tx) error {
 		at, err := next(ctx, t)

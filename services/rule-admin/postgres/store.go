@@ -40,6 +40,10 @@ type Store struct {
 	encode   Encode
 	log      *slog.Logger
 	prepared atomic.Bool // the tables are there
+
+	// turn is held by the one change that runs. Those that wait for it hold no
+	// connection, so reads never wait for writes.
+	turn chan struct{}
 }
 
 // Open returns a store. It does not dial: Run does, and until the database has
@@ -49,7 +53,7 @@ func Open(ctx context.Context, cfg Config, encode Encode, log *slog.Logger) (*St
 	if err != nil {
 		return nil, err
 	}
-	return &Store{pool: pool, keep: cfg.Keep, encode: encode, log: log}, nil
+	return &Store{pool: pool, keep: cfg.Keep, encode: encode, log: log, turn: make(chan struct{}, 1)}, nil
 }
 
 // Close closes the connections.

@@ -403,10 +403,18 @@ func TestIntegrationHeldLock(t *testing.T) {
 	if !errors.Is(err, catalog.ErrUnavailable) {
 		t.Errorf("Put behind a held lock = %v, want unavailable", err)
 	}
+	var writers sync.WaitGroup
+	for i := range 50 { // more than there are connections
+		writers.Go(func() { catalogtest.Put(t, c, catalog.KindTenant, fmt.Sprintf("w%d", i), `{}`, catalog.Condition{}) })
+	}
+	waitUntil(t, "a change waits in the database", func() bool {
+		return query[bool](t, conn, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database())`)[0]
+	})
 	if _, err := c.List(t.Context(), catalog.KindTenant, "", 1); err != nil {
 		t.Errorf("List behind a held lock = %v: reads never wait", err)
 	}
 	exec(t, conn, `ROLLBACK`)
+	writers.Wait()
 	catalogtest.Put(t, c, catalog.KindTenant, "acme", `{}`, catalog.Condition{})
 }
 
