@@ -130,7 +130,7 @@ func (t tx) Referrers(ctx context.Context, kind catalog.Kind, id string, most in
 func (t tx) TenantPeriods(ctx context.Context, tenant string) ([]catalog.RulePeriod, error) {
 	rows, err := t.tx.Query(ctx, `
 		SELECT id, body -> 'period', kept -> 'previous', changed_at FROM objects
-		WHERE kind = 'rule' AND body ? 'period' AND coalesce(body #>> '{match,tenant}', '') IN ('', $1) AND EXISTS (
+		WHERE kind = 'rule' AND body ? 'period' AND (body #>> '{match,tenant}' IS NULL OR body #>> '{match,tenant}' IN ('', $1)) AND EXISTS (
 			SELECT FROM (VALUES (body -> 'period'), (kept #> '{previous,period}')) AS periods (p)
 			WHERE p IS NOT NULL AND NOT (p ? 'zone' AND (p ? 'anchor' OR p ->> 'alignment' IS DISTINCT FROM 'anniversary')))
 		ORDER BY id`, tenant)
