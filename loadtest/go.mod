@@ -1,10 +1,16 @@
 module penstock.dev/loadtest
 
-go 1.26
+go 1.26.0
 
 require (
+	github.com/jackc/pgx/v5 v5.13.0
 	penstock.dev/deploy/local v0.0.0
-	penstock.dev/schemas v0.0.0
+)
+
+require (
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	golang.org/x/text v0.41.0 // indirect
 )
 
 replace (

@@ -1,11 +1,8 @@
 module penstock.dev/deploy/acceptance
 
-go 1.26
+go 1.26.0
 
-require (
-	penstock.dev/deploy/local v0.0.0
-	penstock.dev/schemas v0.0.0
-)
+require penstock.dev/deploy/local v0.0.0
 
 replace (
 	penstock.dev/deploy/local => ../local
