@@ -1,7 +1,5 @@
 package period
 
-import "time"
-
 // Local times are counted in microseconds since 1970-01-01 00:00 by the local
 // clock.
 const (
@@ -21,7 +19,7 @@ type grid struct {
 	clock  int64 // of boundary 0, since midnight
 }
 
-func (s Spec) grid() grid {
+func (s Spec) grid(z *offsets) grid {
 	g := grid{}
 	n := int64(s.Count)
 	switch s.Unit {
@@ -39,7 +37,7 @@ func (s Spec) grid() grid {
 	}
 	if s.Alignment == Anniversary {
 		at := s.Anchor.UnixMicro()
-		off, _, _ := zoneAt(at, s.Zone)
+		off, _, _ := z.at(at)
 		g.origin = at + off
 	}
 	if g.step == 0 {
@@ -80,8 +78,8 @@ const reach = 26 * hour
 // around returns the boundaries about the instant t: the last at or before it,
 // and the first after it. Boundaries are a set of instants; across a clock
 // change they need not come in the order of their local times.
-func (g grid) around(t int64, zone *time.Location) (start, end int64) {
-	off, from, till := zoneAt(t, zone)
+func (g grid) around(t int64, z *offsets) (start, end int64) {
+	off, from, till := z.at(t)
 	k := g.index(t + off)
 	start, end = g.local(k)-off, g.local(k+1)-off
 	if start-reach >= from && end+reach < till {
@@ -89,12 +87,12 @@ func (g grid) around(t int64, zone *time.Location) (start, end int64) {
 	}
 	first, last := k-1, k+2
 	if g.step > 0 && g.step <= reach {
-		far := spread(t-3*reach, t+3*reach, zone) / g.step
+		far := spread(t-3*reach, t+3*reach, z) / g.step
 		first, last = first-far, last+far
 	}
 	start, end = minInt, maxInt
 	for k := first; k <= last; k++ {
-		switch b := instant(g.local(k), zone); {
+		switch b := instant(g.local(k), z); {
 		case b <= t:
 			start = max(start, b)
 		default:
@@ -105,10 +103,10 @@ func (g grid) around(t int64, zone *time.Location) (start, end int64) {
 }
 
 // spread is how far the zone's offsets between two instants lie apart.
-func spread(from, till int64, zone *time.Location) int64 {
+func spread(from, till int64, z *offsets) int64 {
 	least, most := maxInt, minInt
 	for at := from; at < till; {
-		off, _, next := zoneAt(at, zone)
+		off, _, next := z.at(at)
 		least, most, at = min(least, off), max(most, off), next
 	}
 	return most - least
@@ -121,41 +119,18 @@ const (
 
 // instant is when the zone's clock first reads local; where it never does,
 // local by the offset before the gap.
-func instant(local int64, zone *time.Location) int64 {
+func instant(local int64, z *offsets) int64 {
 	at := local - reach // some instant before, whatever the offset
 	for {
-		off, _, till := zoneAt(at, zone)
+		off, _, till := z.at(at)
 		if local-off < till {
 			return local - off
 		}
-		if next, _, _ := zoneAt(till, zone); local-next < till {
+		if next, _, _ := z.at(till); local-next < till {
 			return local - off // left out
 		}
 		at = till
 	}
-}
-
-// zoneAt returns the zone's offset at an instant and the instants from and
-// till which it holds at least, all in µs.
-//
-// Beyond the last recorded clock change (2037 in most zones) ZoneBounds cuts
-// years apart and takes each for 365 days: on 31 December of a leap year its
-// end lies before the instant. The year's true end is that of the UTC day.
-func zoneAt(at int64, zone *time.Location) (off, from, till int64) {
-	t := time.UnixMicro(at).In(zone)
-	_, seconds := t.Zone()
-	from, till = minInt, maxInt
-	start, end := t.ZoneBounds()
-	if !start.IsZero() {
-		from = start.UnixMicro()
-	}
-	if !end.IsZero() {
-		till = end.UnixMicro()
-	}
-	if till <= at {
-		till = floorDiv(at, day)*day + day
-	}
-	return int64(seconds) * second, from, till
 }
 
 func floorDiv(a, b int64) int64 {

@@ -111,9 +111,9 @@ const (
 
 // At returns the period that contains t. The error wraps ErrSpec.
 //
-// It costs well under a microsecond where no clock change is near, and a few
-// where one is (BenchmarkAt). The answer holds until its End: a caller on a
-// hot path keeps it, or asks a Memo.
+// It costs less than a microsecond (BenchmarkAt), but for a zone's first use,
+// which tabulates the zone. The answer holds until its End: a caller on a hot
+// path keeps it, or asks a Memo.
 func (s Spec) At(t time.Time) (Span, error) {
 	if err := s.Validate(); err != nil {
 		return Span{}, err
@@ -128,6 +128,7 @@ func (s Spec) At(t time.Time) (Span, error) {
 	case t.Year() < minYear || t.Year() > maxYear:
 		return Span{}, fmt.Errorf("%w: asked for the year %d, want %d to %d", ErrSpec, t.Year(), minYear, maxYear)
 	}
-	start, end := s.grid().around(t.UnixMicro(), s.Zone)
+	z := offsetsOf(s.Zone)
+	start, end := s.grid(z).around(t.UnixMicro(), z)
 	return Span{Start: time.UnixMicro(start).UTC(), End: time.UnixMicro(end).UTC()}, nil
 }
