@@ -84,7 +84,7 @@ func Build(ctx context.Context, root, module, pkg string, run Run) (string, erro
 		return "", err
 	}
 	var downloaded atomic.Int64
-	stop := reportEvery(10*time.Second, func(elapsed time.Duration) {
+	stop := reportWhile(10*time.Second, func(elapsed time.Duration) {
 		got := ""
 		if n := downloaded.Load(); n > 0 {
 			got = fmt.Sprintf(", %d modules downloaded", n)

@@ -188,7 +188,7 @@ func maven(ctx context.Context, b Bundle, into string, say func(string, ...any))
 		return err
 	}
 	var files atomic.Int64
-	stop := reportEvery(5*time.Second, func(elapsed time.Duration) {
+	stop := reportWhile(5*time.Second, func(elapsed time.Duration) {
 		say("%s %s: %d files downloaded after %v …", b.Name, b.Version, files.Load(), elapsed)
 	})
 	last := mavenLines(out, &files)
@@ -224,18 +224,19 @@ func mavenLines(out io.Reader, files *atomic.Int64) []string {
 	return slices.Clip(lines)
 }
 
-// reportEvery calls report with the whole seconds elapsed until stop is called.
-func reportEvery(every time.Duration, report func(elapsed time.Duration)) (stop func()) {
+// reportWhile calls report with the whole seconds elapsed until stop is called:
+// after first, and then in steps that double up to a minute.
+func reportWhile(first time.Duration, report func(elapsed time.Duration)) (stop func()) {
 	begun, done, ended := time.Now(), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		tick := time.NewTicker(every)
-		defer tick.Stop()
-		for {
+		for step := first; ; step = min(2*step, time.Minute) {
+			timer := time.NewTimer(step)
 			select {
 			case <-done:
+				timer.Stop()
 				return
-			case <-tick.C:
+			case <-timer.C:
 				report(time.Since(begun).Round(time.Second))
 			}
 		}
