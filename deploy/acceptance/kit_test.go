@@ -65,7 +65,7 @@ func TestMain(m *testing.M) {
 func common(t *testing.T) system {
 	t.Helper()
 	shared.once.Do(func() {
-		dir, err := os.MkdirTemp("", "penstock-acceptance-")
+		dir, err := os.MkdirTemp("", "penstock-acceptance-") //nolint:usetesting // outlives the test that asks first
 		if err != nil {
 			shared.err = err
 			return
