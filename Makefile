@@ -54,7 +54,7 @@ down: bin/local ## Stop what make up started (WIPE=1: and forget the data)
 
 .PHONY: bin/local
 bin/local: check
-	@go build -C deploy/local -o $(CURDIR)/bin/local .
+	@go build -C deploy/local -trimpath -o $(CURDIR)/bin/local .
 
 .PHONY: build
 build: check $(SERVICES:%=build-%) ## Build every service, each on its own
