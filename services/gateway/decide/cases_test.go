@@ -244,6 +244,38 @@ func TestPeriodOfARuleChanges(t *testing.T) {
 	}
 }
 
+// TestChangedUnitKeepsWhatWasUsed guarantees that a quota whose unit or count
+// changes hands nothing out again: until the running period ends, its counter
+// is the one that period was promised under.
+func TestChangedUnitKeepsWhatWasUsed(t *testing.T) {
+	t.Parallel()
+
+	end := time.Date(2026, time.December, 1, 0, 0, 0, 0, time.UTC)
+	for name, changed := range map[string]period.Spec{
+		"a month becomes a day":   {Unit: period.Day, Count: 1, Alignment: period.Calendar},
+		"a month becomes two":     {Unit: period.Month, Count: 2, Alignment: period.Calendar},
+		"a month becomes an hour": {Unit: period.Hour, Count: 1, Alignment: period.Calendar},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := quota("q", 50)
+			g := newGate(t, r)
+			g.ask(decide.Query{Tenant: "acme", Cost: units(20)})
+			next := *r
+			next.Limit, next.Period = 60, &changed
+			next.Former = &period.Former{Spec: *r.Period, Until: t0, End: end}
+			g.rule(&next)
+			if l := g.ask(decide.Query{Tenant: "acme", Cost: units(1)}).Limits[0]; l.Consumed != 21 || l.Remaining != 39 {
+				t.Errorf("before the month ends: %d used, %d left, want 21 and 39", l.Consumed, l.Remaining)
+			}
+			g.at(end)
+			if l := g.ask(decide.Query{Tenant: "acme", Cost: units(1)}).Limits[0]; l.Consumed != 1 {
+				t.Errorf("after it: %d used, want 1", l.Consumed)
+			}
+		})
+	}
+}
+
 // TestRuleAndTenantChange guarantees that a period ends as it was promised when
 // both the rule and its tenant change while it runs: each change is weighed
 // with what the other said at its time.

@@ -125,9 +125,9 @@ func (in *inquiry) question(at time.Time) limit.Decision {
 			}
 		}
 		if r.Period != nil {
-			in.spans[i] = in.tenant.span(r, at)
-			c.Span = in.spans[i]
-			c.Counter.Unit, c.Counter.Count, c.Counter.Start = r.Period.Unit, r.Period.Count, c.Span.Start
+			running := in.tenant.running(r, at)
+			in.spans[i], c.Span = running.Span, running.Span
+			c.Counter.Unit, c.Counter.Count, c.Counter.Start = running.Unit, running.Count, running.Start
 		}
 		c.Counter = c.Counter.Canonical()
 	}

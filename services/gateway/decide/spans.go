@@ -25,14 +25,15 @@ type timeline struct {
 	memo *period.Memo
 }
 
-// span is the period of a quota for this tenant that runs at a time. Without
+// running is the period of a quota for this tenant that runs at a time. Without
 // one, which no valid definition comes to, the quota has a single period.
-func (t *Tenant) span(r *rule.Rule, at time.Time) period.Span {
-	span, err := t.timeline(r).At(at)
+func (t *Tenant) running(r *rule.Rule, at time.Time) period.Running {
+	running, err := t.timeline(r).Running(at)
 	if err != nil {
-		return period.Span{Start: time.UnixMicro(0).UTC(), End: time.Unix(rule.Unlimited/1e6, 0).UTC()}
+		forever := period.Span{Start: time.UnixMicro(0).UTC(), End: time.Unix(rule.Unlimited/1e6, 0).UTC()}
+		return period.Running{Span: forever, Unit: r.Period.Unit, Count: r.Period.Count}
 	}
-	return span
+	return running
 }
 
 func (t *Tenant) timeline(r *rule.Rule) *period.Memo {

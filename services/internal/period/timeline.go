@@ -22,13 +22,27 @@ type Timeline struct {
 	Current Spec
 }
 
-// At returns the period that contains t. The error wraps ErrSpec.
+// A Running is a period with the unit and count it was promised under, which
+// are the former definition's until that period has ended.
+type Running struct {
+	Span
+	Unit  Unit
+	Count int
+}
+
+// At is the span of Running.
+func (l Timeline) At(t time.Time) (Span, error) {
+	r, err := l.Running(t)
+	return r.Span, err
+}
+
+// Running returns the period that contains t. The error wraps ErrSpec.
 //
 // A change while a period runs is felt at its end: the running period ends as
 // promised, and the next begins there, however short that makes it. A former
 // definition that was replaced before the period that was running when it was
 // made had ended never came into force, and is skipped.
-func (l Timeline) At(t time.Time) (Span, error) {
+func (l Timeline) Running(t time.Time) (Running, error) {
 	former := l.Former
 	if !slices.IsSortedFunc(former, earlier) {
 		former = slices.SortedStableFunc(slices.Values(former), earlier)
@@ -42,7 +56,7 @@ func (l Timeline) At(t time.Time) (Span, error) {
 		if end.IsZero() {
 			running, err := f.Spec.At(f.Until)
 			if err != nil {
-				return Span{}, err
+				return Running{}, err
 			}
 			end = running.End
 		}
@@ -51,12 +65,12 @@ func (l Timeline) At(t time.Time) (Span, error) {
 			if span.End.After(end) {
 				span.End = end.UTC()
 			}
-			return span.since(from), err
+			return Running{span.since(from), f.Spec.Unit, f.Spec.Count}, err
 		}
 		from = end
 	}
 	span, err := l.Current.At(t)
-	return span.since(from), err
+	return Running{span.since(from), l.Current.Unit, l.Current.Count}, err
 }
 
 // since is the span without what lies before from.
@@ -73,20 +87,26 @@ func earlier(a, b Former) int { return cmp.Compare(a.Until.UnixMicro(), b.Until.
 // safe for concurrent use and must not be copied.
 type Memo struct {
 	line Timeline
-	last atomic.Pointer[Span]
+	last atomic.Pointer[Running]
 }
 
 // NewMemo returns a Memo of l, which must not change any more.
 func NewMemo(l Timeline) *Memo { return &Memo{line: l} }
 
-// At is the Timeline's.
+// At is the span of Running.
 func (m *Memo) At(t time.Time) (Span, error) {
+	r, err := m.Running(t)
+	return r.Span, err
+}
+
+// Running is the Timeline's.
+func (m *Memo) Running(t time.Time) (Running, error) {
 	if last := m.last.Load(); last != nil && last.Contains(t) {
 		return *last, nil
 	}
-	span, err := m.line.At(t)
+	r, err := m.line.Running(t)
 	if err == nil {
-		m.last.Store(&span)
+		m.last.Store(&r)
 	}
-	return span, err
+	return r, err
 }
