@@ -409,6 +409,31 @@ func TestRepeatedRequestIDChargesOnce(t *testing.T) {
 	if _, err := s.ask(0, estate.Object{"tenant": tenant, "cost": 6, "request_id": "r-1"}); err == nil {
 		t.Error("the id was taken for another cost")
 	}
+	off := monthly(tenant, 100)
+	off["enabled"] = false
+	s.put("rules", "e3", off)
+	s.gone(estate.Object{"tenant": tenant}, "e3")
+	if d := s.decided(1, estate.Object{"tenant": tenant, "cost": 5, "request_id": "r-1"}); d.DecisionID != answers[0].DecisionID {
+		t.Errorf("with the rule off: %+v, want %s", d, answers[0].DecisionID)
+	}
+}
+
+// TestChangedUnitHandsNothingOut guarantees that a quota whose period changes
+// its unit keeps what was used until the running period ends.
+func TestChangedUnitHandsNothingOut(t *testing.T) {
+	t.Parallel()
+	s := common(t)
+	tenant := s.tenant(nil)
+	s.put("rules", "unit", monthly(tenant, 50))
+	s.enforced(estate.Object{"tenant": tenant}, "unit", 50)
+	s.decide(0, estate.Object{"tenant": tenant, "cost": 20})
+	daily := monthly(tenant, 60)
+	daily["period"] = estate.Object{"unit": "day", "count": 1, "alignment": "calendar"}
+	s.put("rules", "unit", daily)
+	s.enforced(estate.Object{"tenant": tenant}, "unit", 60)
+	if _, left, used, _ := s.decide(1, estate.Object{"tenant": tenant, "cost": 0}).limit("unit"); used != 20 || left != 40 {
+		t.Errorf("%d used, %d left, want 20 and 40", used, left)
+	}
 }
 
 // TestFC33SeriesAreBounded guarantees case FC-33: paths, keys and methods that

@@ -8,22 +8,31 @@ import (
 
 // passed is the answer to a request that no rule holds up.
 func (in *inquiry) passed() Decision {
-	return Decision{
+	d := Decision{
 		ID: in.id, Outcome: Allow, Status: statusOK, Cost: in.cost,
 		RulesVersion: in.rules.revision, Peek: in.peek,
 	}
+	for _, r := range in.unlimited {
+		l := terms(r, period.Span{})
+		l.Passed, l.Remaining = true, rule.Unlimited
+		d.Limits = append(d.Limits, l)
+	}
+	return d
 }
 
-func (in *inquiry) blocked() Decision {
+// uncounted is the answer to a request that no counter is asked about.
+func (in *inquiry) uncounted() Decision {
 	d := in.passed()
-	d.Outcome, d.Status, d.Code, d.RuleID = Blocked, statusForbidden, BlockedByRule, in.blocking.ID
+	if in.blocking != nil {
+		d.Outcome, d.Status, d.Code, d.RuleID = Blocked, statusForbidden, BlockedByRule, in.blocking.ID
+	}
 	return d
 }
 
 // decided is what the store's answer means.
 func (in *inquiry) decided(a *limit.Answer) Decision {
 	d := in.passed()
-	d.Limits = in.limits(a.Results)
+	d.Limits = append(in.limits(a.Results), d.Limits...)
 	if a.Allowed {
 		return d
 	}

@@ -27,10 +27,11 @@ type inquiry struct {
 	cost    int64
 	peek    bool
 
-	winners  []*rule.Rule  // the ones that count, by id
-	blocking *rule.Rule    // an enforced block rule
-	spans    []period.Span // of the winners, when they were last asked about
-	room     [8]*rule.Rule
+	winners   []*rule.Rule  // the ones that count, by id
+	unlimited []*rule.Rule  // rates that never refuse: winners that need no counter
+	blocking  *rule.Rule    // an enforced block rule, beside which nothing counts
+	spans     []period.Span // of the winners, when they were last asked about
+	room      [8]*rule.Rule
 }
 
 // newInquiry looks up what the catalogue adds to a query.
@@ -84,11 +85,16 @@ func (in *inquiry) match(now time.Time) {
 	in.winners = all[:0]
 	for _, r := range all {
 		switch {
+		case r.Kind == rule.Rate && r.Limit == rule.Unlimited:
+			in.unlimited = append(in.unlimited, r)
 		case r.Kind != rule.Block:
 			in.winners = append(in.winners, r)
 		case r.Mode == rule.Enforce:
 			in.blocking = r
 		}
+	}
+	if in.blocking != nil {
+		in.winners, in.unlimited = nil, nil
 	}
 }
 
@@ -131,7 +137,7 @@ func (in *inquiry) question(at time.Time) limit.Decision {
 		}
 		c.Counter = c.Counter.Canonical()
 	}
-	if in.query.RequestID != "" && !in.peek {
+	if in.remembers() {
 		d.Request = in.remember(address)
 	}
 	return d

@@ -7,6 +7,10 @@ import (
 	"penstock.dev/services/internal/limit"
 )
 
+// remembers reports whether the request may have been decided before, under
+// the client's request id: also when no rule counts it any more.
+func (in *inquiry) remembers() bool { return in.query.RequestID != "" && !in.peek }
+
 // remember makes the decision idempotent under the client's request id.
 func (in *inquiry) remember(address string) limit.Request {
 	r := limit.Request{
@@ -50,9 +54,9 @@ func (in *inquiry) replayed(a *limit.Answer) Decision {
 	if !ok || len(n.limits) != len(a.Results) {
 		return d
 	}
-	d.Cost, d.RulesVersion, d.Limits = n.cost, n.revision, n.limits
-	for i := range d.Limits {
-		d.Limits[i].said(&a.Results[i])
+	for i := range n.limits {
+		n.limits[i].said(&a.Results[i])
 	}
+	d.Cost, d.RulesVersion, d.Limits = n.cost, n.revision, append(n.limits, d.Limits...)
 	return d
 }

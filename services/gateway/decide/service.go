@@ -42,22 +42,24 @@ func (s *Service) Decide(ctx context.Context, q Query) (Decision, error) {
 	now := s.now()
 	in := newInquiry(s.book.Current(), &q, s.ids(now))
 	in.match(now)
-	switch {
-	case in.blocking != nil:
-		return in.blocked(), nil
-	case len(in.winners) == 0:
-		return in.passed(), nil
+	counted := len(in.winners) > 0
+	if !counted && !in.remembers() {
+		return in.uncounted(), nil
 	}
 	a, err := s.ask(ctx, in, now)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return Decision{}, ctx.Err()
+	case err != nil && !counted:
+		return in.uncounted(), nil
 	case err != nil:
 		return in.degraded(), nil
 	case a.Conflict:
 		return Decision{}, fmt.Errorf("%w: %q", ErrRequestIDReused, q.RequestID)
 	case a.Replayed:
 		return in.replayed(&a), nil
+	case !counted:
+		return in.uncounted(), nil
 	case len(a.Results) != len(in.winners):
 		return in.degraded(), nil
 	default:

@@ -598,3 +598,54 @@ func TestNewID(t *testing.T) {
 		seen[id], last = true, id
 	}
 }
+
+// TestRequestIDOutlivesItsRules guarantees that a decision that charged is
+// answered again though no rule counts any more, or all traffic is blocked, and
+// that its id is still refused for another cost.
+func TestRequestIDOutlivesItsRules(t *testing.T) {
+	t.Parallel()
+
+	off := quota("q", 10)
+	off.Enabled = false
+	for name, change := range map[string]*rule.Rule{
+		"the rule is off":        off,
+		"all traffic is blocked": {ID: "stop", Enabled: true, Mode: rule.Enforce, Kind: rule.Block, Algorithm: rule.NoAlgorithm},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGate(t, quota("q", 10))
+			first := g.ask(decide.Query{Tenant: "acme", Cost: units(2), RequestID: "z"})
+			g.rule(change)
+			again := g.ask(decide.Query{Tenant: "acme", Cost: units(2), RequestID: "z"})
+			if !again.Replayed || again.ID != first.ID || again.Outcome != decide.Allow {
+				t.Errorf("asked again: %+v, want %+v", again, first)
+			}
+			if _, err := g.Decide(t.Context(), decide.Query{Tenant: "acme", Cost: units(3), RequestID: "z"}); !errors.Is(err, decide.ErrRequestIDReused) {
+				t.Errorf("another cost: %v, want ErrRequestIDReused", err)
+			}
+		})
+	}
+}
+
+// TestUnlimitedRate guarantees that a rate without a limit never refuses, shows
+// in the answer, and leaves the other rules of the request as they are.
+func TestUnlimitedRate(t *testing.T) {
+	t.Parallel()
+
+	free := rate("free", 0, rule.Unlimited)
+	free.Burst = 10
+	g := newGate(t, free, rate("one", rule.Tenant, 1))
+	for i, want := range []decide.Outcome{decide.Allow, decide.Deny} {
+		d := g.ask(decide.Query{Tenant: "acme"})
+		if d.Outcome != want || d.Degraded || left(d, "free") != rule.Unlimited || left(d, "one") != 0 {
+			t.Errorf("request %d: %+v, want %s", i+1, d, want)
+		}
+	}
+	if d := g.ask(decide.Query{Tenant: "other", Cost: units(rule.Unlimited)}); d.Code != decide.CostExceedsLimit || d.RuleID != "one" {
+		t.Errorf("a cost above the other rule: %+v", d)
+	}
+	only := newGate(t, free)
+	if d := only.ask(decide.Query{Cost: units(1000)}); d.Outcome != decide.Allow || left(d, "free") != rule.Unlimited {
+		t.Errorf("alone: %+v", d)
+	}
+}

@@ -70,12 +70,13 @@ func (x *exchange) introduce(h http.Header) {
 }
 
 // set sets a header unless the value is empty. What no header may hold is
-// escaped as in a URL: users are any text.
+// escaped as in a URL, and so is a value that looks escaped, so that no two
+// values look alike: users are any text.
 func set(h http.Header, name, value string) {
 	if value == "" {
 		return
 	}
-	if strings.ContainsFunc(value, unicode.IsControl) || value[0] == ' ' || value[len(value)-1] == ' ' {
+	if strings.Contains(value, "%") || strings.ContainsFunc(value, unicode.IsControl) || value[0] == ' ' || value[len(value)-1] == ' ' {
 		value = url.PathEscape(value)
 	}
 	h[name] = []string{value}

@@ -30,8 +30,11 @@ func (r *Rules) read(ctx context.Context, rec *kafka.Record) (item, error) {
 		r.setAside(&it, rec, badKey, err)
 		return it, nil
 	}
-	it.change = decide.Change{Kind: decide.Kind(kind), ID: id, Version: versionOf(rec)}
-	if rec.Value != nil && kind != rulesv1.KindUnknown {
+	it.change = decide.Change{Kind: decide.Kind(kind), ID: id}
+	switch it.change.Version, err = versionOf(rec); {
+	case err != nil && rec.Value == nil:
+		r.setAside(&it, rec, undecodable, err)
+	case rec.Value != nil && kind != rulesv1.KindUnknown:
 		if err := r.decode(ctx, &it, rec); err != nil {
 			return item{}, err
 		}
@@ -79,14 +82,12 @@ func (r *Rules) setAside(it *item, rec *kafka.Record, why reason, cause error) {
 		"key", it.key, "reason", string(why), "error", cause.Error())
 }
 
-// versionOf is the version that a record's header says, 0 when it says none.
-func versionOf(rec *kafka.Record) int64 {
+// versionOf is the version that a record's header says, 0 when it has none.
+func versionOf(rec *kafka.Record) (int64, error) {
 	for _, h := range rec.Headers {
 		if h.Key == rulesv1.HeaderVersion {
-			if v, err := rulesv1.ParseVersion(h.Value); err == nil {
-				return v
-			}
+			return rulesv1.ParseVersion(h.Value)
 		}
 	}
-	return 0
+	return 0, nil
 }

@@ -140,6 +140,11 @@ func TestSetAside(t *testing.T) {
 				r.Period = &rulesv1.Period{Unit: rulesv1.PeriodUnitMonth, Count: 1, Alignment: rulesv1.AlignmentCalendar, Zone: "Mars/Olympus"}
 			})
 		}},
+		{"a deletion whose version cannot be read", "undecodable", func(a *author) kafka.Record {
+			rec := a.gone("rule/a")
+			rec.Headers = []kafka.Header{{Key: rulesv1.HeaderVersion, Value: []byte("abc")}}
+			return rec
+		}},
 		{"a quota that belongs to nobody", "invalid", func(a *author) kafka.Record {
 			return a.rule("a", 1, func(r *rulesv1.Rule) {
 				r.Kind, r.Algorithm, r.Burst, r.WindowUS = rulesv1.RuleKindQuota, rulesv1.AlgorithmQuota, nil, 0
