@@ -167,11 +167,21 @@ func (l *log) ReadLog(ctx context.Context, _ string, h kafka.LogHandler) error {
 	}
 }
 
-// An author writes records as rule-admin does.
+// An author writes records as rule-admin does. It is safe for concurrent use.
 type author struct {
-	t       testing.TB
-	writer  *wire.Writer
+	t      testing.TB
+	writer *wire.Writer
+
+	mu      sync.Mutex
 	version int64
+}
+
+// next is the version of one more change.
+func (a *author) next() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.version++
+	return a.version
 }
 
 func newAuthor(t testing.TB, r wire.Registry) *author {
@@ -181,8 +191,8 @@ func newAuthor(t testing.TB, r wire.Registry) *author {
 // put is the record of an object as it is now. It fills in the rest.
 func (a *author) put(r rulesv1.Record) kafka.Record {
 	a.t.Helper()
-	a.version++
-	r.Version, r.Revision, r.ChangedAt = a.version, a.version, t0.UnixMicro()
+	version := a.next()
+	r.Version, r.Revision, r.ChangedAt = version, version, t0.UnixMicro()
 	body, err := rulesv1.AppendRecord(nil, &r)
 	if err != nil {
 		a.t.Fatal(err)
@@ -193,14 +203,13 @@ func (a *author) put(r rulesv1.Record) kafka.Record {
 	}
 	return kafka.Record{
 		Key: []byte(rulesv1.Key(r.Kind, r.ID)), Value: value,
-		Headers: []kafka.Header{{Key: rulesv1.HeaderVersion, Value: rulesv1.FormatVersion(a.version)}},
+		Headers: []kafka.Header{{Key: rulesv1.HeaderVersion, Value: rulesv1.FormatVersion(version)}},
 	}
 }
 
 // gone is a tombstone.
 func (a *author) gone(key string) kafka.Record {
-	a.version++
-	return kafka.Record{Key: []byte(key), Headers: []kafka.Header{{Key: rulesv1.HeaderVersion, Value: rulesv1.FormatVersion(a.version)}}}
+	return kafka.Record{Key: []byte(key), Headers: []kafka.Header{{Key: rulesv1.HeaderVersion, Value: rulesv1.FormatVersion(a.next())}}}
 }
 
 // rule is the record of a rate of n a minute for everybody.
