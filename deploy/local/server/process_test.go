@@ -160,7 +160,7 @@ func TestStartReportsWhatTheServerSaid(t *testing.T) {
 		want       []string
 	}{
 		{"one that ends", "broken", errors.New("refused"), time.Minute, []string{"status 1", "echo has no ears"}},
-		{"one that never answers", "mute", errors.New("no answer"), 200 * time.Millisecond, []string{"not ready after", "no answer", "echo says hello"}},
+		{"one that never answers", "mute", errors.New("no answer"), 5 * time.Second, []string{"not ready after", "no answer", "echo says hello"}},
 		{"one that says it never will", "mute", server.Never(errors.New("bad connector")), time.Minute, []string{"bad connector"}},
 	}
 	for _, tt := range tests {
