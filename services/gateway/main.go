@@ -64,6 +64,7 @@ func run(ctx context.Context, p boot.Process) error {
 	return p.Run(ctx,
 		admin.Part(cfg.adminListen, p, admin.Ready{
 			"rules": rules.Ready, "counters": onceReady(store.Ready), "http": accepts(cfg.listen),
+			"kafka": remarked("rule changes do not arrive", broker.Ping),
 		}),
 		boot.Close("redis", store),
 		boot.Close("kafka", broker),

@@ -44,6 +44,17 @@ func accepts(addr string) func(context.Context) error {
 	}
 }
 
+// remarked is a check that never fails, and remarks what would be missing: a
+// gateway without it decides as before.
+func remarked(what string, check func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := check(ctx); err != nil {
+			return admin.Remark(what + ": " + err.Error())
+		}
+		return nil
+	}
+}
+
 // onceReady is a check that fails until it has passed once. From then on it
 // remarks: a gateway that has lost its counter store answers by the rules'
 // failure modes, and taking all gateways out of service at once would answer

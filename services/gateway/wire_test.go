@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -81,5 +82,21 @@ func TestAccepts(t *testing.T) {
 	}
 	if check(t.Context()) == nil {
 		t.Error("closed, and the check passes")
+	}
+}
+
+// TestRemarkedNeverFails guarantees that a gateway which has lost what it can do
+// without stays ready, and says so.
+func TestRemarkedNeverFails(t *testing.T) {
+	t.Parallel()
+	state := errors.New("no broker")
+	check := remarked("rule changes do not arrive", func(context.Context) error { return state })
+	var remark admin.Remark
+	if err := check(t.Context()); !errors.As(err, &remark) || !strings.Contains(err.Error(), "no broker") {
+		t.Errorf("check = %v, want a remark", err)
+	}
+	state = nil
+	if err := check(t.Context()); err != nil {
+		t.Errorf("check = %v, want nil", err)
 	}
 }
