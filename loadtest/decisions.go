@@ -34,8 +34,12 @@ func runDecisions(ctx context.Context, c *call, args []string) (r report, err er
 		return r, err
 	}
 	defer func() { err = errors.Join(err, s.Close(ctx)) }()
-	r = report{Name: "decisions", Machine: s.Describe(ctx), Options: map[string]any{
-		"rate": o.Schedule.Rate, "for": o.Schedule.For.String(), "kafka": c.system.Kafka,
+	machine, err := s.Describe(ctx)
+	if err != nil {
+		return r, err
+	}
+	r = report{Name: "decisions", Machine: machine, Options: map[string]any{
+		"rate": o.Schedule.Rate, "for": o.Schedule.For.String(), "kafka": c.system.Kafka, "volatile": c.system.Volatile,
 		"beside_changes": o.Beside.Changes, "beside_proxied": o.Beside.Proxied,
 	}}
 	result, err := decisions.Run(ctx, s, o)

@@ -104,6 +104,7 @@ func newCall(name string, stdout, stderr io.Writer) *call {
 	c.system.Say = func(s string) { c.say("%s", s) }
 	c.flags.StringVar(&c.system.EnvFile, "env", "", "estate.env of a system that runs, e.g. .run/estate.env; none: one is started and ends with the run")
 	c.flags.StringVar(&c.system.Kafka, "kafka", estate.Embedded, "of a system that is started: embedded or real")
+	c.flags.BoolVar(&c.system.Volatile, "volatile", false, "of a system that is started: PostgreSQL does not flush to disk, which tells the disk's share")
 	c.flags.BoolVar(&c.system.Anywhere, "anywhere", false, "allow a system that is not on this machine")
 	c.flags.BoolVar(&c.judge, "verdict", false, "exit with 1 when a promise was not held, with 3 when there is no verdict")
 	c.flags.StringVar(&c.out, "out", "", "file for the figures as JSON; none: .run/loadtest-"+name+".json in the clone")
@@ -138,8 +139,9 @@ func (c *call) say(format string, args ...any) {
 
 // finish prints the verdict and writes the file.
 func (c *call) finish(r report) error {
-	_, _ = fmt.Fprintf(c.table, "\n%d CPUs (%s), load %s before, %s after, commit %s\n",
-		r.Machine.CPUs, r.Machine.CPU, r.Machine.LoadBefore, r.Machine.LoadAfter, r.Machine.Commit)
+	m := r.Machine
+	_, _ = fmt.Fprintf(c.table, "\n%d CPUs (%s), one flush to disk p50 %v and p99 %v, load %s before, %s after, commit %s\n",
+		m.CPUs, m.CPU, m.Flush.P50, m.Flush.P99, m.LoadBefore, m.LoadAfter, m.Commit)
 	if err := r.Verdict.Print(c.table); err != nil {
 		return err
 	}

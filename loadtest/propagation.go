@@ -51,8 +51,12 @@ func runPropagation(ctx context.Context, c *call, args []string) (r report, err 
 		return r, err
 	}
 	defer func() { err = errors.Join(err, s.Close(ctx)) }()
-	r = report{Name: "propagation", Machine: s.Describe(ctx), Options: map[string]any{
-		"rate": o.Schedule.Rate, "for": o.Schedule.For.String(), "kafka": c.system.Kafka, "debezium_poll_ms": o.Debezium,
+	machine, err := s.Describe(ctx)
+	if err != nil {
+		return r, err
+	}
+	r = report{Name: "propagation", Machine: machine, Options: map[string]any{
+		"rate": o.Schedule.Rate, "for": o.Schedule.For.String(), "kafka": c.system.Kafka, "volatile": c.system.Volatile, "debezium_poll_ms": o.Debezium,
 	}}
 	result, err := propagation.Run(ctx, s, o)
 	if err != nil {

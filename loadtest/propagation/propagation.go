@@ -39,13 +39,14 @@ type Result struct {
 	Put          stats.Summary `json:"put"`            // from due to rule-admin's answer
 	Stored       stats.Summary `json:"stored"`         // on rules.v1, as a consumer sees it
 	Enforced     []stats.Row   `json:"enforced"`       // by each gateway
+	Answered     []stats.Row   `json:"answered"`       // the same, but from rule-admin's answer; 0 where it came later
 	Debezium     []stats.Row   `json:"debezium"`       // stored by the real connector, by poll.interval.ms
 }
 
 // Rows are the result as a table.
 func (r Result) Rows() []stats.Row {
 	rows := []stats.Row{{Name: "commit → stored on rules.v1 (relay)", Summary: r.Stored}}
-	rows = append(rows, r.Enforced...)
+	rows = append(append(rows, r.Enforced...), r.Answered...)
 	rows = append(rows, r.Debezium...)
 	return append(rows,
 		stats.Row{Name: "one look at a gateway", Summary: r.Look},
@@ -138,6 +139,7 @@ func (r *Result) collect(ctx context.Context, s *system.System, changes []*chang
 			Name:    "commit → enforced by " + g.URL,
 			Summary: since(func(c *change) (time.Time, bool) { return g.enforced(c.version) }),
 		})
+		r.Answered = append(r.Answered, stats.Row{Name: "answered → enforced by " + g.URL, Summary: g.afterAnswers(changes)})
 	}
 	for _, k := range d.list {
 		r.Debezium = append(r.Debezium, stats.Row{

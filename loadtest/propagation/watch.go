@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock.dev/deploy/local/estate"
+	"penstock.dev/loadtest/stats"
 	"penstock.dev/loadtest/system"
 )
 
@@ -164,6 +165,18 @@ func (g *gateway) enforced(version int64) (time.Time, bool) {
 		return time.Time{}, false
 	}
 	return g.looks[i].at, true
+}
+
+// afterAnswers is how long after rule-admin's answers the gateway enforced the
+// changes, 0 where it did so before.
+func (g *gateway) afterAnswers(changes []*change) stats.Summary {
+	var took []time.Duration
+	for _, c := range changes {
+		if at, ok := g.enforced(c.version); c.err == nil && ok {
+			took = append(took, max(0, at.Sub(c.answered)))
+		}
+	}
+	return stats.Of(took)
 }
 
 // contradictions counts the answers whose limit is not that of the rule at the

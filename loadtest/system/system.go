@@ -23,6 +23,8 @@ type Options struct {
 	EnvFile string
 	// Kafka is estate.Embedded or estate.Real, of a system that is started.
 	Kafka string
+	// Volatile starts a PostgreSQL that does not flush to disk.
+	Volatile bool
 	// CommitTimes has PostgreSQL remember when transactions were committed. One
 	// that runs must do so already.
 	CommitTimes bool
@@ -68,7 +70,9 @@ func Open(ctx context.Context, o Options) (*System, error) {
 }
 
 func (s *System) start(ctx context.Context, o Options) (err error) {
-	s.Estate, err = estate.Up(ctx, estate.Options{Root: s.Root, Dir: filepath.Join(s.Dir, "estate"), Kafka: o.Kafka, Say: o.Say})
+	s.Estate, err = estate.Up(ctx, estate.Options{
+		Root: s.Root, Dir: filepath.Join(s.Dir, "estate"), Kafka: o.Kafka, Volatile: o.Volatile, Say: o.Say,
+	})
 	return err
 }
 
