@@ -66,6 +66,10 @@ type Tx interface {
 	// TenantPeriods returns the periods of the rules that may match the tenant
 	// and leave their zone or anchor to it, now or in what they had before.
 	TenantPeriods(ctx context.Context, tenant string) ([]RulePeriod, error)
+
+	// Rival returns the smallest id of another object than the one with the id
+	// whose claim overlaps this one; "" when there is none.
+	Rival(ctx context.Context, id string, claim Claim) (string, error)
 }
 
 // An Action is what a change did.
@@ -190,15 +194,14 @@ func (c *Catalog) place(ctx context.Context, tx Tx, p Put, body Body, before *Ob
 	if err := faultError(ErrInvalid, near.faults(body)); err != nil {
 		return err
 	}
-	if before == nil {
-		return nil
-	}
-	for _, field := range moved(before.Body, body) {
-		if err := unused(ctx, tx, p.Kind, p.ID, field); err != nil {
-			return err
+	if before != nil {
+		for _, field := range moved(before.Body, body) {
+			if err := unused(ctx, tx, p.Kind, p.ID, field); err != nil {
+				return err
+			}
 		}
 	}
-	return nil
+	return unrivalled(ctx, tx, p.ID, body)
 }
 
 // Secrets of API keys.

@@ -83,13 +83,14 @@ func TestContract(t *testing.T) {
 	f.do("PUT", "/v1/tenants/initech", `{"anchor":"2026-01-31T10:00:00Z"}`)
 	f.do("PUT", "/v1/rules/anniversary", `{"kind":"quota","subject":["tenant"],"limit":5,"match":{"tenant":"initech"},"period":{"unit":"month","alignment":"anniversary"}}`)
 	boom := errors.New("boom")
+	elsewhere := strings.NewReplacer(`"/payments"`, `"/payments-2"`, `"/v1/pay"`, `"/v1/pay-2"`)
 	for _, s := range catalogtest.Samples[:len(catalogtest.Samples)-1] {
 		list, path := "/v1/"+collection[s.Kind], pathOf(s.Kind, s.ID)
 		f.want(200, f.do("GET", list, ""))
 		tag := f.want(200, f.do("GET", path, "")).header.Get("ETag")
 		f.want(304, f.do("GET", path, "", "If-None-Match", tag))
 		f.want(200, f.do("PUT", path, s.Text, "If-Match", tag))
-		f.want(201, f.do("PUT", pathOf(s.Kind, s.ID+"-2"), s.Text, "If-None-Match", "*"))
+		f.want(201, f.do("PUT", pathOf(s.Kind, s.ID+"-2"), elsewhere.Replace(s.Text), "If-None-Match", "*"))
 		f.want(204, f.do("DELETE", pathOf(s.Kind, s.ID+"-2"), "", "If-Match", "*"))
 
 		f.want(400, f.refused("PUT", path, `{"nonsense":1}`))
@@ -127,6 +128,10 @@ func TestContract(t *testing.T) {
 	f.want(409, f.do("PUT", "/v1/applications/web", `{"tenant":"globex"}`, "If-Match", "*"))
 	f.want(409, f.do("PUT", "/v1/api-keys/acme-1", `{"tenant":"globex"}`, "If-Match", "*"))
 	f.want(201, f.do("PUT", "/v1/services/search", `{"upstream":"https://search.example.org:8443/base"}`))
+	p := f.want(409, f.do("PUT", "/v1/services/rival", `{"upstream":"http://127.0.0.1:9002","path_prefix":"/payments"}`)).problem(t)
+	if p.Code != "conflict" || len(p.Errors) != 1 || p.Errors[0].Field != "path_prefix" || p.Errors[0].Message != "is already that of services/payments" {
+		t.Errorf("a rival is refused with %+v", p)
+	}
 	f.want(409, f.do("PUT", "/v1/endpoints/pay", `{"service":"search","path":"/v1/pay"}`, "If-Match", "*"))
 
 	f.want(200, f.do("GET", "/v1/audit?limit=2", ""))

@@ -143,3 +143,26 @@ func (t tx) TenantPeriods(ctx context.Context, tenant string) ([]catalog.RulePer
 	})
 	return list, fail("read periods", err)
 }
+
+// Rival returns the smallest id of another object whose claim overlaps this
+// one.
+func (t tx) Rival(ctx context.Context, id string, c catalog.Claim) (string, error) {
+	hosts := c.Hosts
+	if hosts == nil {
+		hosts = []string{}
+	}
+	var rival string
+	err := t.tx.QueryRow(ctx, `
+		SELECT coalesce(min(id), '') FROM objects
+		WHERE kind = $1 AND id <> $2 AND coalesce(body ->> 'service', '') = $3 AND coalesce(body ->> 'method', '') = $4
+			AND CASE kind
+				WHEN 'endpoint' THEN regexp_replace(rtrim(body ->> 'path', '/'), '\{[^/]*\}', '{}', 'g')
+				ELSE rtrim(coalesce(body ->> 'path_prefix', ''), '/')
+			END = $5
+			AND CASE coalesce(body -> 'hosts', '[]')
+				WHEN '[]' THEN cardinality($6::text[]) = 0
+				ELSE body -> 'hosts' ?| $6::text[]
+			END`,
+		string(c.Kind), id, c.Service, c.Method, c.Path, hosts).Scan(&rival)
+	return rival, fail("read rivals", err)
+}

@@ -92,6 +92,7 @@ func Conform(t *testing.T, open func(t *testing.T) Store) {
 		{"a reference to nothing is refused", references},
 		{"what is referred to is not deleted", inUse},
 		{"an owner does not change under others", owners},
+		{"nobody takes another one's traffic", rivals},
 		{"every change has one entry in the audit", audited},
 		{"an API key's secret is shown once", secrets},
 	} {
@@ -428,6 +429,58 @@ func owners(t *testing.T, _ Store, c *catalog.Catalog) {
 	}
 	Put(t, c, catalog.KindUser, "u1", `{"tenant":"globex"}`, Any) // nobody refers to a user
 	Put(t, c, catalog.KindApplication, "web", `{"tenant":"acme","name":"renamed"}`, Any)
+}
+
+func rivals(t *testing.T, _ Store, c *catalog.Catalog) {
+	Seed(t, c)
+	for id, text := range map[string]string{
+		"hosts":    `{"upstream":"http://a","path_prefix":"/payments","hosts":["a.example.org","b.example.org"]}`, // a named host beats any
+		"disjoint": `{"upstream":"http://a","path_prefix":"/payments","hosts":["c.example.org"]}`,
+		"longer":   `{"upstream":"http://a","path_prefix":"/payments/v2"}`,
+		"root":     `{"upstream":"http://a","path_prefix":"/"}`,
+		"brace-a":  `{"upstream":"http://a","path_prefix":"/{a}"}`, // a prefix has no parameters
+		"brace-b":  `{"upstream":"http://a","path_prefix":"/{b}"}`,
+	} {
+		Put(t, c, catalog.KindService, id, text, catalog.Condition{})
+		Put(t, c, catalog.KindService, id, text, Any) // itself is no rival
+	}
+	for id, text := range map[string]string{
+		"get":     `{"service":"payments","method":"GET","path":"/v1/pay"}`,
+		"any":     `{"service":"payments","path":"/v1/pay"}`,
+		"case":    `{"service":"payments","method":"POST","path":"/v1/Pay"}`,
+		"item":    `{"service":"payments","method":"GET","path":"/v1/pay/{id}/lines/{line}"}`,
+		"literal": `{"service":"payments","method":"GET","path":"/v1/pay/id/lines/{line}"}`,
+		"other":   `{"service":"hosts","method":"POST","path":"/v1/pay"}`,
+		"top":     `{"service":"payments","path":"/"}`,
+	} {
+		Put(t, c, catalog.KindEndpoint, id, text, catalog.Condition{})
+		Put(t, c, catalog.KindEndpoint, id, text, Any)
+	}
+	tests := []struct {
+		kind    catalog.Kind
+		id      string
+		text    string
+		message string
+	}{
+		{catalog.KindService, "new", `{"upstream":"http://b","path_prefix":"/payments"}`, "path_prefix: is already that of services/payments"},
+		{catalog.KindService, "new", `{"upstream":"http://b","path_prefix":"/payments","hosts":["x.example.org","b.example.org"]}`, "path_prefix: is already that of services/hosts"},
+		{catalog.KindService, "new", `{"upstream":"http://b","path_prefix":"/payments","hosts":["c.example.org","b.example.org"]}`, "path_prefix: is already that of services/disjoint"},
+		{catalog.KindService, "new", `{"upstream":"http://b"}`, "path_prefix: is already that of services/root"},
+		{catalog.KindService, "new", `{"upstream":"http://b","hosts":[],"path_prefix":""}`, "path_prefix: is already that of services/root"},
+		{catalog.KindService, "longer", `{"upstream":"http://b","path_prefix":"/payments"}`, "path_prefix: is already that of services/payments"},
+		{catalog.KindEndpoint, "new", `{"service":"payments","method":"POST","path":"/v1/pay"}`, "path: is already that of endpoints/pay"},
+		{catalog.KindEndpoint, "new", `{"service":"payments","method":"","path":"/v1/pay"}`, "path: is already that of endpoints/any"},
+		{catalog.KindEndpoint, "new", `{"service":"payments","path":"/"}`, "path: is already that of endpoints/top"},
+		{catalog.KindEndpoint, "new", `{"service":"payments","method":"GET","path":"/v1/pay/{payment}/lines/{n}"}`, "path: is already that of endpoints/item"},
+		{catalog.KindEndpoint, "get", `{"service":"payments","method":"POST","path":"/v1/pay"}`, "path: is already that of endpoints/pay"},
+	}
+	for _, tt := range tests {
+		_, err := c.Put(t.Context(), put(tt.kind, tt.id, tt.text, Any))
+		var faults *catalog.FaultError
+		if !errors.As(err, &faults) || !errors.Is(err, catalog.ErrConflict) || len(faults.Faults) != 1 || faults.Faults.Error() != tt.message {
+			t.Errorf("%s %s: %v, want a conflict: %s", tt.kind, tt.text, err, tt.message)
+		}
+	}
 }
 
 func audited(t *testing.T, s Store, c *catalog.Catalog) {

@@ -173,6 +173,17 @@ func (t memoryTx) TenantPeriods(_ context.Context, tenant string) ([]catalog.Rul
 	return all, nil
 }
 
+// Rival returns the smallest id of another object that claims the same.
+func (t memoryTx) Rival(_ context.Context, id string, claim catalog.Claim) (string, error) {
+	rival := ""
+	for other, o := range t.m.objects[claim.Kind] {
+		if c, _ := catalog.ClaimOf(o.Body); other != id && c.Overlaps(claim) && (rival == "" || other < rival) {
+			rival = other
+		}
+	}
+	return rival, nil
+}
+
 // leaves reports whether a period leaves its zone or anchor to the tenant.
 func leaves(p *catalog.Period) bool {
 	return p != nil && (p.Zone == nil || catalog.Or(p.Alignment, "") == "anniversary" && p.Anchor == nil)
