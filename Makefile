@@ -3,7 +3,8 @@
 # Variables are given on the command line and reach the programs as they are:
 #   demo, up, down   CI=1  PORT_BASE=20000  KAFKA=real  GATEWAYS=2  SAMPLES=0  WIPE=1
 #                    REDIS_URL=  DATABASE_URL=  KAFKA_BROKERS=  SCHEMA_REGISTRY_URL=
-#   bench, load      ARGS='-rate 1000 -for 30s'
+#   bench            ARGS='-benchtime 3s'
+#   load             ARGS='-for 10s -env .run/estate.env'
 
 MODULE     := penstock.dev
 GO_VERSION := 1.26
@@ -99,10 +100,17 @@ verify: check ## Fail if a go.mod, a go.sum or a generated file is stale
 	before=$$(state); echo "== verify generated files"; go generate $(MODULE)/...; \
 	[ "$$before" = "$$(state)" ] || { git status --short; echo "generated files are stale: commit what go generate has just written" >&2; exit 1; }
 
+.PHONY: bin/loadtest
+bin/loadtest: check
+	@go build -C loadtest -o $(CURDIR)/bin/loadtest .
+
 .PHONY: bench
-bench: check ## Run the benchmarks
+bench: bin/loadtest ## Run the benchmarks, then measure the whole system (loadtest/README.md)
 	$(call timed,bench,go test -run '^$$' -bench . -benchmem $(ARGS) $(MODULE)/...)
+	@bin/loadtest propagation -debezium
+	@bin/loadtest decisions
 
 .PHONY: load
-load: build bin/local ## Send load to the whole system and judge the outcome
-	@go run -C loadtest . $(ARGS)
+load: bin/loadtest ## Send load to the whole system and judge the outcome
+	@bin/loadtest propagation -verdict $(ARGS)
+	@bin/loadtest decisions -verdict $(ARGS)
