@@ -194,11 +194,46 @@ func authorityFault(s string) string {
 			return fmt.Sprintf("has the port %.16q, want 1 to 65535", port)
 		}
 	}
-	return hostFault(strings.ToLower(host))
+	return nameFault(strings.ToLower(host))
 }
 
-// hostFault says why s is no host as a service lists it, or nothing.
+// hostFault says why no request has the host s as a gateway spells it, or
+// nothing.
 func hostFault(s string) string {
+	if want := spelledHost(s); want != s && spelledHost(want) == want && nameFault(want) == "" {
+		return fmt.Sprintf("is %.64q, want %q as hosts are matched", s, want)
+	}
+	return nameFault(s)
+}
+
+// spelledHost is the one spelling by which gateways match a host, if s is one:
+// lower case, without a port and without the dot at the end; IPv6 addresses in
+// brackets, shortened.
+func spelledHost(s string) string {
+	if a, err := netip.ParseAddr(s); err == nil && a.Is6() {
+		s = "[" + s + "]"
+	}
+	if i := strings.LastIndexByte(s, ':'); i > strings.IndexByte(s, ']') && strings.Trim(s[i+1:], "0123456789") == "" {
+		s = s[:i]
+	}
+	if bare, ok := bracketed(s); ok {
+		if a, err := netip.ParseAddr(bare); err == nil && a.Is6() {
+			return "[" + a.WithZone("").String() + "]"
+		}
+	}
+	return strings.ToLower(strings.TrimSuffix(s, "."))
+}
+
+// bracketed returns what is in brackets.
+func bracketed(s string) (bare string, ok bool) {
+	bare, open := strings.CutPrefix(s, "[")
+	bare, closed := strings.CutSuffix(bare, "]")
+	return bare, open && closed
+}
+
+// nameFault says why s is no host name in lower case and no address, or
+// nothing.
+func nameFault(s string) string {
 	if bare, ok := strings.CutPrefix(s, "["); ok {
 		bare, closed := strings.CutSuffix(bare, "]")
 		if a, err := netip.ParseAddr(bare); err != nil || !closed || !a.Is6() || a.Zone() != "" {
@@ -236,7 +271,35 @@ func originFault(s string) string {
 	case !ok || scheme != "http" && scheme != "https" || strings.ContainsAny(authority, "/?#@"):
 		return fmt.Sprintf("is %.64q, want * or an origin like https://app.example.org", s)
 	}
-	return authorityFault(authority)
+	if fault := authorityFault(authority); fault != "" {
+		return fault
+	}
+	if want := scheme + "://" + spelledAuthority(scheme, authority); want != s {
+		return fmt.Sprintf("is %.64q, want %q as browsers send it", s, want)
+	}
+	return ""
+}
+
+// spelledAuthority is the host and port of an origin as browsers send it: lower
+// case, IPv6 addresses shortened and in hexadecimal only, the port without
+// zeros in front and not the scheme's own.
+func spelledAuthority(scheme, authority string) string {
+	host, port := strings.ToLower(authority), ""
+	if i := strings.LastIndexByte(host, ':'); i > strings.IndexByte(host, ']') {
+		host, port = host[:i], ":"+strings.TrimLeft(host[i+1:], "0")
+	}
+	if scheme == "http" && port == ":80" || scheme == "https" && port == ":443" {
+		port = ""
+	}
+	if bare, ok := bracketed(host); ok {
+		if a, err := netip.ParseAddr(bare); err == nil {
+			host = "[" + a.String() + "]"
+			if b := a.As16(); a.Is4In6() {
+				host = fmt.Sprintf("[::ffff:%x:%x]", int(b[12])<<8|int(b[13]), int(b[14])<<8|int(b[15]))
+			}
+		}
+	}
+	return host + port
 }
 
 // pathFault says why no path behind the gate could ever begin with s, or

@@ -36,8 +36,8 @@ func TestReadAccepts(t *testing.T) {
 		{catalog.KindUser, `{"tenant":"~.-_"}`},
 		{catalog.KindAPIKey, `{"tenant":"a","user":"any UTF-8 ☃ / value"}`},
 		{catalog.KindService, `{"upstream":"http://127.0.0.1:9001"}`},
-		{catalog.KindService, `{"upstream":"https://a-b.example.org./base/path/","hosts":["api.example.org","127.0.0.1","[2001:db8::1]"],"path_prefix":"/"}`},
-		{catalog.KindService, `{"upstream":"HTTP://x","path_prefix":""}`[:13] + `http://[::1]:65535","path_prefix":"","cors":{"allowed_origins":["*","https://app.example.org:8443"]}}`},
+		{catalog.KindService, `{"upstream":"https://a-b.example.org./base/path/","hosts":["api.example.org","127.0.0.1","[2001:db8::1]","[::ffff:192.0.2.1]"],"path_prefix":"/"}`},
+		{catalog.KindService, `{"upstream":"HTTP://x","path_prefix":""}`[:13] + `http://[::1]:65535","path_prefix":"","cors":{"allowed_origins":["*","https://app.example.org:8443","https://app.example.org:80","http://[2001:db8::1]:8080","http://[::ffff:c000:201]"]}}`},
 		{catalog.KindService, `{"upstream":"http://x","cors":{},"connect_timeout":"1µs","response_timeout":"1h","idle_timeout":"24h"}`},
 		{catalog.KindEndpoint, `{"service":"s","path":"/"}`},
 		{catalog.KindEndpoint, `{"service":"s","method":"M-SEARCH","path":"/a/{id}/b/{id_2}","cost":9007199254740991,"refund_on":["timeout","5xx","100","599"]}`},
@@ -50,7 +50,7 @@ func TestReadAccepts(t *testing.T) {
 		{catalog.KindRule, `{"kind":"rate","algorithm":"gcra","subject":[],"limit":0,"window":"1µs"}`},
 		{catalog.KindRule, `{"kind":"rate","algorithm":"gcra","subject":["ip","tenant"],"limit":9007199254740991,"window":"8784h"}`},
 		{catalog.KindRule, `{"kind":"rate","algorithm":"gcra","subject":[],"limit":2000000000,"window":"1h","burst":1000000000,"cost":3,"soft":true}`},
-		{catalog.KindRule, `{"kind":"quota","subject":["user","tenant"],"limit":1e3,"period":{"unit":"hour"},"match":{"tenant":"","networks":[]},"thresholds":[]}`},
+		{catalog.KindRule, `{"kind":"quota","subject":["user","tenant"],"limit":1e3,"period":{"unit":"hour"},"match":{},"thresholds":[]}`},
 		{catalog.KindRule, `{"kind":"quota","subject":["tenant"],"limit":1,"period":{"unit":"year","count":100,"alignment":"anniversary","anchor":"2149-12-31T23:59:59Z"},
 			"thresholds":[100,{"left":0},1,{"left":9007199254740991}],"valid_from":"1970-01-01T00:00:00Z","valid_to":"2026-01-01T00:00:00.5Z","priority":-1000000}`},
 		{catalog.KindRule, `{"kind":"rate","algorithm":"gcra","subject":[],"limit":1,"window":"1s","match":{"networks":` +
@@ -153,6 +153,14 @@ func TestReadRefuses(t *testing.T) {
 		{catalog.KindService, `{"upstream":"http://h","connect_timeout":"10m1s"}`, catalog.ErrInvalid, "connect_timeout"},
 		{catalog.KindService, `{"upstream":"http://h","response_timeout":"0s"}`, catalog.ErrInvalid, "response_timeout"},
 		{catalog.KindService, `{"upstream":"http://h","idle_timeout":"1ns"}`, catalog.ErrInvalid, "idle_timeout"},
+		{catalog.KindRule, `{"kind":"block","match":{"tenant":""}}`, catalog.ErrInvalid, "match.tenant"},
+		{catalog.KindRule, `{"kind":"block","match":{"plan":""}}`, catalog.ErrInvalid, "match.plan"},
+		{catalog.KindRule, `{"kind":"block","match":{"application":""}}`, catalog.ErrInvalid, "match.application"},
+		{catalog.KindRule, `{"kind":"block","match":{"user":""}}`, catalog.ErrInvalid, "match.user"},
+		{catalog.KindRule, `{"kind":"block","match":{"api_key":""}}`, catalog.ErrInvalid, "match.api_key"},
+		{catalog.KindRule, `{"kind":"block","match":{"service":""}}`, catalog.ErrInvalid, "match.service"},
+		{catalog.KindRule, `{"kind":"block","match":{"endpoint":""}}`, catalog.ErrInvalid, "match.endpoint"},
+		{catalog.KindRule, `{"kind":"block","match":{"networks":[]}}`, catalog.ErrInvalid, "match.networks"},
 		{catalog.KindEndpoint, `{"path":"/"}`, catalog.ErrInvalid, "service"},
 		{catalog.KindEndpoint, `{"service":"s"}`, catalog.ErrInvalid, "path"},
 		{catalog.KindEndpoint, `{"service":"s","path":"/","method":"post"}`, catalog.ErrInvalid, "method"},
@@ -208,6 +216,64 @@ func TestReadRefuses(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("%s %.200s: %v, want a fault of %s", tt.kind, tt.text, err, tt.field)
+		}
+	}
+}
+
+// TestReadNamesTheSpelling guarantees that a host that no gateway matches and an
+// origin that no browser sends are refused with the spelling to use, and that
+// this spelling is accepted.
+func TestReadNamesTheSpelling(t *testing.T) {
+	t.Parallel()
+	host := func(s string) string { return `{"upstream":"http://h","hosts":["ok",` + s + `]}` }
+	origin := func(s string) string {
+		return `{"upstream":"http://h","cors":{"allowed_origins":["https://ok",` + s + `]}}`
+	}
+	tests := []struct {
+		text      func(s string) string
+		field     string
+		said, use string // use is empty: there is none to suggest
+	}{
+		{host, "hosts[1]", "API.example.org", "api.example.org"},
+		{host, "hosts[1]", "api.example.org.", "api.example.org"},
+		{host, "hosts[1]", "Api.Example.org.:8443", "api.example.org"},
+		{host, "hosts[1]", "api.example.org:8443", "api.example.org"},
+		{host, "hosts[1]", "[2001:DB8::1]", "[2001:db8::1]"},
+		{host, "hosts[1]", "[2001:db8:0:0::1]", "[2001:db8::1]"},
+		{host, "hosts[1]", "[2001:db8::1]:443", "[2001:db8::1]"},
+		{host, "hosts[1]", "2001:DB8::1", "[2001:db8::1]"},
+		{host, "hosts[1]", "[fe80::1%eth0]", "[fe80::1]"},
+		{host, "hosts[1]", "api..", ""},
+		{host, "hosts[1]", ".", ""},
+		{host, "hosts[1]", "a:b:c", ""},
+		{host, "hosts[1]", "[x]", ""},
+		{host, "hosts[1]", "[127.0.0.1]", ""},
+		{host, "hosts[1]", "[::1", ""},
+		{origin, "cors.allowed_origins[1]", "https://App.example.org", "https://app.example.org"},
+		{origin, "cors.allowed_origins[1]", "https://app.example.org:443", "https://app.example.org"},
+		{origin, "cors.allowed_origins[1]", "http://app.example.org:80", "http://app.example.org"},
+		{origin, "cors.allowed_origins[1]", "http://app.example.org:0080", "http://app.example.org"},
+		{origin, "cors.allowed_origins[1]", "http://app.example.org:08443", "http://app.example.org:8443"},
+		{origin, "cors.allowed_origins[1]", "https://[2001:DB8:0::1]:443", "https://[2001:db8::1]"},
+		{origin, "cors.allowed_origins[1]", "https://[::FFFF:192.0.2.1]:8443", "https://[::ffff:c000:201]:8443"},
+		{origin, "cors.allowed_origins[1]", "HTTPS://app.example.org", ""},
+		{origin, "cors.allowed_origins[1]", "https://", ""},
+	}
+	for _, tt := range tests {
+		_, err := catalog.Read(catalog.KindService, "x", []byte(tt.text(`"`+tt.said+`"`)))
+		var faults *catalog.FaultError
+		if !errors.As(err, &faults) || !errors.Is(err, catalog.ErrInvalid) || len(faults.Faults) != 1 || faults.Faults[0].Field != tt.field {
+			t.Errorf("%s: %v, want a fault of %s", tt.said, err, tt.field)
+			continue
+		}
+		if message := faults.Faults[0].Message; tt.use != "" && !strings.Contains(message, fmt.Sprintf("want %q as", tt.use)) {
+			t.Errorf("%s %s, want it to suggest %s", tt.said, message, tt.use)
+		}
+		if tt.use == "" {
+			continue
+		}
+		if _, err := catalog.Read(catalog.KindService, "x", []byte(tt.text(`"`+tt.use+`"`))); err != nil {
+			t.Errorf("%s, which was suggested for %s: %v", tt.use, tt.said, err)
 		}
 	}
 }

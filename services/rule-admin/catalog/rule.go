@@ -115,8 +115,36 @@ func (r *Rule) Refs() []Ref {
 
 // Validate returns every fault.
 func (r *Rule) Validate() rule.Faults {
-	_, faults := r.Resolve("rule")
-	return faults
+	faults := r.Match.empty()
+	_, more := r.Resolve("rule")
+	return once(append(faults, more...))
+}
+
+// empty refuses selectors that are there and select nothing: a template whose
+// variable was empty would make a rule for one a rule for all.
+func (m *Match) empty() rule.Faults {
+	var f rule.Faults
+	if m == nil {
+		return f
+	}
+	for _, s := range []struct {
+		field string
+		empty bool
+	}{
+		{"tenant", m.Tenant != nil && *m.Tenant == ""},
+		{"plan", m.Plan != nil && *m.Plan == ""},
+		{"application", m.Application != nil && *m.Application == ""},
+		{"user", m.User != nil && *m.User == ""},
+		{"api_key", m.APIKey != nil && *m.APIKey == ""},
+		{"service", m.Service != nil && *m.Service == ""},
+		{"endpoint", m.Endpoint != nil && *m.Endpoint == ""},
+		{"networks", m.Networks != nil && len(m.Networks) == 0},
+	} {
+		if s.empty {
+			f.Add("match."+s.field, "is empty: leave it out to match any")
+		}
+	}
+	return f
 }
 
 // Resolve returns the rule with its defaults filled in, and every fault.
