@@ -124,7 +124,7 @@ func (c Condition) holds(kind Kind, id string, before *Object, needed bool) erro
 	case c.Given && !matched:
 		return fmt.Errorf("%w: %s %s is in version %d", ErrStale, kind, id, version)
 	case needed && before != nil && !c.Given:
-		return fmt.Errorf("%w: %s %s is there, in version %d: name the version to replace, or any", ErrConditionRequired, kind, id, version)
+		return &UnconditionalError{Kind: kind, ID: id, Version: version}
 	}
 	return nil
 }

@@ -30,7 +30,8 @@ var (
 	// version than the caller saw, or is there, or is not.
 	ErrStale = errors.New("stale")
 
-	// ErrConditionRequired reports a replacement without a condition.
+	// ErrConditionRequired reports a replacement without a condition. It comes
+	// as an *UnconditionalError.
 	ErrConditionRequired = errors.New("condition required")
 
 	// ErrConflict reports a change that the state of the catalogue does not
@@ -65,6 +66,22 @@ func faultError(err error, faults rule.Faults) error {
 	}
 	return &FaultError{Err: err, Faults: faults}
 }
+
+// An UnconditionalError names the object that was to be replaced without a
+// condition, and the version that it is in.
+type UnconditionalError struct {
+	Kind    Kind
+	ID      string
+	Version int64
+}
+
+// Error names the object and its version.
+func (e *UnconditionalError) Error() string {
+	return fmt.Sprintf("%s: %s %s is there, in version %d: name the version to replace, or any", ErrConditionRequired, e.Kind, e.ID, e.Version)
+}
+
+// Unwrap returns ErrConditionRequired.
+func (e *UnconditionalError) Unwrap() error { return ErrConditionRequired }
 
 // A Referrer is an object that refers to another one.
 type Referrer struct {

@@ -170,6 +170,8 @@ func condition(r *http.Request) (catalog.Condition, error) {
 			c.Any = true
 		} else if v, ok := version(tag); ok {
 			c.Versions = append(c.Versions, v)
+		} else {
+			callOf(r.Context()).oddTag = true
 		}
 	}
 	for tag := range tags(r, "If-None-Match") {

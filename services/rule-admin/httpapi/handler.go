@@ -131,6 +131,7 @@ type call struct {
 	target    target
 	operation Operation
 	caller    catalog.Caller
+	oddTag    bool // If-Match has a tag that is weak or malformed
 }
 
 type callKey struct{}

@@ -279,7 +279,11 @@ func TestExamples(t *testing.T) {
 		"Endpoint": "endpoints", "Plan": "plans", "Rule": "rules",
 	} {
 		for i, example := range doc.Components.Schemas[schema].Examples {
-			f.want(201, f.do("PUT", fmt.Sprintf("/v1/%s/example-%d", path, i), string(example)))
+			id, status := fmt.Sprintf("example-%d", i), 201
+			if taken, ok := map[string]string{"services": "payments", "endpoints": "pay"}[path]; ok {
+				id, status = taken, 200 // the sample itself, whose traffic no other may take
+			}
+			f.want(status, f.do("PUT", "/v1/"+path+"/"+id, string(example), "If-Match", "*"))
 			n++
 		}
 	}
@@ -377,21 +381,29 @@ func TestETags(t *testing.T) {
 	if want := `{"id":"a~b","name":"\u003c\u0026\u003e","version":1,"changed_at":"2026-11-15T12:00:00.123456Z","changed_by":"ops"}` + "\n"; string(get.body) != want {
 		t.Errorf("shown as %s, want %s", get.body, want)
 	}
+	const neverMatches = "weak or malformed ETag, which never matches"
 	for _, tt := range []struct {
 		status  int
 		headers []string
+		says    string
 	}{
-		{428, nil},
-		{412, []string{"If-Match", `"2"`}},
-		{412, []string{"If-Match", `W/"1"`}},
-		{412, []string{"If-Match", `1`}},
-		{412, []string{"If-Match", `"01"`}},
-		{412, []string{"If-Match", ``}},
-		{412, []string{"If-Match", `"x"`}},
-		{412, []string{"If-None-Match", `*`}},
-		{412, []string{"If-Match", `*`, "If-None-Match", `*`}},
+		{428, nil, `send If-Match: "1" (the current ETag), or If-Match: * to force`},
+		{412, []string{"If-Match", `"2"`}, "in version 1"},
+		{412, []string{"If-Match", `W/"1"`}, neverMatches},
+		{412, []string{"If-Match", `1`}, neverMatches},
+		{412, []string{"If-Match", `"01"`}, neverMatches},
+		{412, []string{"If-Match", ``}, neverMatches},
+		{412, []string{"If-Match", `"x"`}, neverMatches},
+		{412, []string{"If-None-Match", `*`}, ""},
+		{412, []string{"If-Match", `*`, "If-None-Match", `*`}, ""},
 	} {
-		f.want(tt.status, f.do("PUT", "/v1/tenants/a~b", `{}`, tt.headers...))
+		p := f.want(tt.status, f.do("PUT", "/v1/tenants/a~b", `{}`, tt.headers...)).problem(t)
+		if tt.says != "" && !strings.Contains(p.Detail, tt.says) {
+			t.Errorf("%q: %s, want it to say %s", tt.headers, p.Detail, tt.says)
+		}
+		if odd := strings.Contains(p.Detail, neverMatches); odd != (tt.says == neverMatches) {
+			t.Errorf("%q: %s", tt.headers, p.Detail)
+		}
 	}
 	f.want(400, f.do("PUT", "/v1/tenants/a~b", `{}`, "If-None-Match", `"7"`))
 	if e := f.do("GET", "/v1/tenants/a~b", ""); e.header.Get("ETag") != `"1"` {
@@ -589,6 +601,16 @@ func TestFailure(t *testing.T) {
 	e := f.want(503, f.do("PUT", "/v1/tenants/a", `{}`))
 	if e.header.Get("Retry-After") != "1" || strings.Contains(string(e.body), "10.0.0.7") || e.problem(t).Code != "store-unavailable" {
 		t.Errorf("Retry-After %q, %s", e.header.Get("Retry-After"), e.body)
+	}
+	const perhaps = "may have been made"
+	for method, want := range map[string]bool{"PUT": true, "DELETE": true, "GET": false} {
+		body := ""
+		if method == "PUT" {
+			body = `{}`
+		}
+		if p := f.want(503, f.do(method, "/v1/tenants/a", body)).problem(t); strings.Contains(p.Detail, perhaps) != want {
+			t.Errorf("%s: %s; want %q there: %v", method, p.Detail, perhaps, want)
+		}
 	}
 	store.Fail(fmt.Errorf("%w: schema registry http://registry:8081 has not answered yet", catalog.ErrNoSchema))
 	if e := f.want(503, f.do("PUT", "/v1/tenants/a", `{}`)); !strings.Contains(e.problem(t).Detail, "http://registry:8081") {

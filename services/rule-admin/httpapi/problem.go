@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"penstock.dev/services/internal/rule"
@@ -87,7 +88,16 @@ func (h *handler) refuse(ctx context.Context, err error, w http.ResponseWriter) 
 	if errors.As(err, &faults) {
 		body.Detail = faults.Faults.Error()
 	}
+	var unconditional *catalog.UnconditionalError
+	if errors.As(err, &unconditional) {
+		body.Detail = fmt.Sprintf("%s %s is there: send If-Match: %s (the current ETag), or If-Match: * to force",
+			unconditional.Kind, unconditional.ID, etag(unconditional.Version))
+	}
 	switch p.status {
+	case http.StatusPreconditionFailed:
+		if c.oddTag {
+			body.Detail += `; If-Match has a weak or malformed ETag, which never matches: send one as it was given, like "37"`
+		}
 	case http.StatusInternalServerError:
 		h.cfg.Log.Error("request failed", "request_id", c.requestID, "operation", string(c.operation), "error", err.Error())
 		body.Detail = "the log has the cause, under the request id"
@@ -95,7 +105,10 @@ func (h *handler) refuse(ctx context.Context, err error, w http.ResponseWriter) 
 		h.cfg.Log.Warn("request not served", "request_id", c.requestID, "operation", string(c.operation), "error", err.Error())
 		w.Header().Set("Retry-After", "1")
 		if p.err == catalog.ErrUnavailable { //nolint:errorlint // the table's own entry
-			body.Detail = "the database does not answer, or not in time; a change that was asked for may have been made: read before repeating it"
+			body.Detail = "the database does not answer, or not in time"
+			if c.operation.writes() {
+				body.Detail += "; a change that was asked for may have been made: read before repeating it"
+			}
 		}
 	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", `Bearer realm="penstock"`)
