@@ -1,20 +1,12 @@
 package catalog_test
 
 import (
-	"math/rand/v2"
 	"testing"
 	"time"
 
 	"penstock.dev/services/internal/period"
 	"penstock.dev/services/rule-admin/catalog"
 )
-
-func seeded(t *testing.T) (uint64, *rand.Rand) {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	return seed, rand.New(rand.NewPCG(seed, 0))
-}
 
 // line is what a gateway makes of the records of rule q and tenant acme.
 type line struct{ period.Timeline }
