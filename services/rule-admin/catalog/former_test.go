@@ -246,8 +246,8 @@ func TestTenantZonesAreBounded(t *testing.T) {
 // the gateways make of the records: a period that is running changes neither
 // its start, which is part of its counter's name, nor its end.
 //
-// The seed is fixed, because the promise has a known hole that about one in a
-// thousand of these sequences falls into: README.md, Non-obvious. Mend it and
+// The seed is fixed, because the promise has a known hole that about one in
+// three hundred of these sequences falls into: README.md, Non-obvious. Mend it and
 // let the seed be random again.
 func TestPromiseIsKept(t *testing.T) {
 	t.Parallel()
