@@ -19,14 +19,15 @@ type logs struct {
 	client *kgo.Client
 	done   sync.WaitGroup
 	topics []string
+	watch  *watch // is told of what is stored on rules.v1
 
 	mu   sync.Mutex
 	seen map[string]map[int64]time.Time
 }
 
 // follow reads rules.v1 and the given topics from their starts.
-func follow(ctx context.Context, s *system.System, topics []string) (*logs, error) {
-	l := &logs{topics: append([]string{rulesTopic}, topics...), seen: map[string]map[int64]time.Time{}}
+func follow(ctx context.Context, s *system.System, topics []string, w *watch) (*logs, error) {
+	l := &logs{watch: w, topics: append([]string{rulesTopic}, topics...), seen: map[string]map[int64]time.Time{}}
 	for _, t := range l.topics {
 		l.seen[t] = map[int64]time.Time{}
 	}
@@ -55,19 +56,25 @@ func (l *logs) run(ctx context.Context) {
 		if fetches.IsClientClosed() || ctx.Err() != nil {
 			return
 		}
+		fetches.EachRecord(func(r *kgo.Record) { l.note(r, now) })
+	}
+}
+
+// note keeps when a version was first seen on a topic.
+func (l *logs) note(r *kgo.Record, now time.Time) {
+	for _, h := range r.Headers {
+		version, err := rulesv1.ParseVersion(h.Value)
+		if h.Key != rulesv1.HeaderVersion || err != nil {
+			continue
+		}
 		l.mu.Lock()
-		fetches.EachRecord(func(r *kgo.Record) {
-			for _, h := range r.Headers {
-				version, err := rulesv1.ParseVersion(h.Value)
-				if h.Key != rulesv1.HeaderVersion || err != nil {
-					continue
-				}
-				if _, ok := l.seen[r.Topic][version]; !ok {
-					l.seen[r.Topic][version] = now
-				}
-			}
-		})
+		if _, ok := l.seen[r.Topic][version]; !ok {
+			l.seen[r.Topic][version] = now
+		}
 		l.mu.Unlock()
+		if kind, id, err := rulesv1.ParseKey(r.Key); r.Topic == rulesTopic && kind == rulesv1.KindRule && err == nil {
+			l.watch.stored(id, version)
+		}
 	}
 }
 

@@ -71,23 +71,23 @@ func Run(ctx context.Context, s *system.System, o Options) (r Result, err error)
 		return r, err
 	}
 	defer func() { err = errors.Join(err, connectors.stop(context.WithoutCancel(ctx))) }()
-	logs, err := follow(ctx, s, connectors.topics())
+	watch := watchGateways(ctx, s)
+	defer watch.stop()
+	logs, err := follow(ctx, s, connectors.topics(), watch)
 	if err != nil {
 		return r, err
 	}
 	defer logs.stop()
-	watch := watchGateways(ctx, s)
-	defer watch.stop()
 
 	o.Say("warming up: %d changes", warmUp)
-	warm := rules.change(ctx, pace.Schedule{Rate: o.Schedule.Rate, For: warmUp * time.Second / time.Duration(o.Schedule.Rate)}, watch)
+	warm := rules.change(ctx, pace.Schedule{Rate: o.Schedule.Rate, For: warmUp * time.Second / time.Duration(o.Schedule.Rate)})
 	if err := logs.await(ctx, newest(warm), settle); err != nil {
 		return r, fmt.Errorf("warming up: %w", err)
 	}
 	watch.forget()
 	o.Say("changing rules: %.0f a second for %v", o.Schedule.Rate, o.Schedule.For)
 	began := time.Now()
-	changes := rules.change(ctx, o.Schedule, watch)
+	changes := rules.change(ctx, o.Schedule)
 	r.Rate = float64(len(changes)) / time.Since(began).Seconds()
 	if err := errors.Join(logs.await(ctx, newest(changes), settle), watch.await(ctx, settle)); err != nil {
 		o.Say("%v", err) // and it counts as missing

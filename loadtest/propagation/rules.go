@@ -80,9 +80,8 @@ type change struct {
 	err      error
 }
 
-// change changes one rule after the other by the schedule, and has each change
-// watched from when it is sent.
-func (r *ruleSet) change(ctx context.Context, s pace.Schedule, w *watch) []*change {
+// change changes one rule after the other by the schedule.
+func (r *ruleSet) change(ctx context.Context, s pace.Schedule) []*change {
 	changes := make([]*change, s.Count())
 	for i := range changes {
 		r.limit++
@@ -91,10 +90,8 @@ func (r *ruleSet) change(ctx context.Context, s pace.Schedule, w *watch) []*chan
 	pace.Run(ctx, s, func(i int, due time.Time) {
 		c := changes[i]
 		c.due = due
-		w.sending(c.rule)
 		c.version, c.err = r.set(ctx, c.rule, c.limit)
 		c.answered = time.Now()
-		w.answered(c.version)
 	})
 	return changes
 }

@@ -14,8 +14,9 @@ import (
 	"penstock.dev/loadtest/system"
 )
 
-// A watch asks every gateway, without a pause, what it decides by, as long as a
-// change is on its way. A question costs no units.
+// A watch asks every gateway what it decides by: from when a change is on
+// rules.v1, before which no gateway can know it, without a pause until it
+// counts. A question costs no units.
 type watch struct {
 	gateways []*gateway
 	cancel   context.CancelFunc
@@ -29,8 +30,7 @@ type gateway struct {
 
 	mu      sync.Mutex
 	ask     string // the rule to ask about: the one that was changed last
-	sent    int    // changes on their way to rule-admin
-	newest  int64  // version known to be committed
+	newest  int64  // version known to be on rules.v1
 	looks   []look
 	failure error
 }
@@ -88,37 +88,27 @@ func (g *gateway) run(ctx context.Context) {
 func (g *gateway) wanted() (rule string, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.ask, g.sent > 0 || g.behind()
+	return g.ask, g.behind()
 }
 
-// behind reports whether a committed version has not been seen. The caller
+// behind reports whether a stored version has not been seen. The caller
 // holds the lock.
 func (g *gateway) behind() bool {
 	return g.newest > 0 && (len(g.looks) == 0 || g.looks[len(g.looks)-1].version < g.newest)
 }
 
-// sending notes that a rule is about to be changed.
-func (w *watch) sending(rule string) {
+// stored notes that a version of a rule is on rules.v1.
+func (w *watch) stored(rule string, version int64) {
 	for _, g := range w.gateways {
 		g.mu.Lock()
-		g.ask = rule
-		g.sent++
+		if version > g.newest {
+			g.ask, g.newest = rule, version
+		}
 		g.mu.Unlock()
 		select {
 		case g.more <- struct{}{}:
 		default:
 		}
-	}
-}
-
-// answered notes that rule-admin has answered, with the version of the change
-// or, when it refused, 0.
-func (w *watch) answered(version int64) {
-	for _, g := range w.gateways {
-		g.mu.Lock()
-		g.sent--
-		g.newest = max(g.newest, version)
-		g.mu.Unlock()
 	}
 }
 
@@ -180,15 +170,18 @@ func (g *gateway) afterAnswers(changes []*change) stats.Summary {
 }
 
 // contradictions counts the answers whose limit is not that of the rule at the
-// version by which the gateway says it decides.
+// version by which the gateway says it decides. A rule with a change that
+// failed is left out: the change may have been made.
 func (g *gateway) contradictions(changes []*change) int {
-	history := map[string][]*change{}
+	history, doubtful := map[string][]*change{}, map[string]bool{}
 	for _, c := range changes {
-		if c.err == nil {
-			history[c.rule] = append(history[c.rule], c)
-		}
+		history[c.rule] = append(history[c.rule], c)
+		doubtful[c.rule] = doubtful[c.rule] || c.err != nil
 	}
-	for _, h := range history {
+	for rule, h := range history {
+		if doubtful[rule] {
+			delete(history, rule)
+		}
 		slices.SortFunc(h, func(a, b *change) int { return int(a.version - b.version) })
 	}
 	g.mu.Lock()
