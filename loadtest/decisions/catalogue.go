@@ -159,11 +159,6 @@ func (c *catalogue) remove(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// question is the i-th of a round over all users of all tenants.
-func (c *catalogue) question(i int) []byte { return c.questions[i%len(c.questions)] }
-
-func (c *catalogue) key(i int) string { return c.keys[i%len(c.keys)] }
-
 // change gives one of the rules another limit.
 func (c *catalogue) change(ctx context.Context, i int) error {
 	id := tenant(i)

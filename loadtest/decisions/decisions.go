@@ -87,8 +87,11 @@ func Run(ctx context.Context, s *system.System, o Options) (r Result, err error)
 		return r, err
 	}
 	defer func() { err = errors.Join(err, c.remove(context.WithoutCancel(ctx))) }()
-	l := newLoad(s, c)
-	defer l.client.CloseIdleConnections()
+	l, err := newLoad(s, c)
+	if err != nil {
+		return r, err
+	}
+	defer l.close()
 	before, err := c.charged(ctx)
 	if err != nil {
 		return r, err
@@ -99,11 +102,11 @@ func Run(ctx context.Context, s *system.System, o Options) (r Result, err error)
 		return r, err
 	}
 	o.Say("quiet: %.0f proxied requests a second for %v", o.Schedule.Rate, o.Schedule.For)
-	if r.QuietProxied, err = l.measure(ctx, o.Schedule, l.proxied); err != nil {
+	if r.QuietProxied, err = l.measure(ctx, o.Schedule, l.proxy); err != nil {
 		return r, err
 	}
 	o.Say("quiet: as many to the upstream directly")
-	if r.QuietDirect, err = l.measure(ctx, o.Schedule, l.direct); err != nil {
+	if r.QuietDirect, err = l.measure(ctx, o.Schedule, l.upstream); err != nil {
 		return r, err
 	}
 	o.Say("beside: as many decisions, %.0f proxied requests and %.0f changes of rules a second", o.Beside.Proxied, o.Beside.Changes)
@@ -121,7 +124,7 @@ func (r *Result) beside(ctx context.Context, l *load, o Options) error {
 	var errs [2]error
 	all.Go(func() { r.Beside, errs[0] = l.measure(ctx, o.Schedule, l.decide) })
 	all.Go(func() {
-		r.BesideProxied, errs[1] = l.measure(ctx, pace.Schedule{Rate: o.Beside.Proxied, For: o.Schedule.For}, l.proxied)
+		r.BesideProxied, errs[1] = l.measure(ctx, pace.Schedule{Rate: o.Beside.Proxied, For: o.Schedule.For}, l.proxy)
 	})
 	all.Go(func() {
 		r.Changes, r.ChangesFailed = l.changes(ctx, pace.Schedule{Rate: o.Beside.Changes, For: o.Schedule.For})

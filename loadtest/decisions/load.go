@@ -3,9 +3,8 @@ package decisions
 import (
 	"bytes"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -20,16 +19,35 @@ import (
 type load struct {
 	s       *system.System
 	c       *catalogue
-	client  *http.Client
+	gateway *client
+	direct  *client      // of the upstream
 	allowed atomic.Int64 // units, of decisions that passed
+
+	decisions, proxied [][]byte // prepared requests, sent in turn
+	plain              []byte   // of the upstream
 }
 
-func newLoad(s *system.System, c *catalogue) *load {
-	const connections = 1024 // kept open at most; an open loop opens as many as it needs
-	return &load{s: s, c: c, client: &http.Client{
-		Timeout:   10 * time.Second,
-		Transport: &http.Transport{MaxIdleConns: connections, MaxIdleConnsPerHost: connections, DisableCompression: true},
-	}}
+func newLoad(s *system.System, c *catalogue) (*load, error) {
+	l := &load{s: s, c: c}
+	var err1, err2 error
+	l.gateway, err1 = newClient(s.Env["GATEWAY_URL"])
+	l.direct, err2 = newClient(c.upstream)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	for _, q := range c.questions {
+		l.decisions = append(l.decisions, l.gateway.prepare(http.MethodPost, "/v1/decisions", q, "Authorization: Bearer "+s.Env["DECISION_TOKEN"]))
+	}
+	for _, key := range c.keys {
+		l.proxied = append(l.proxied, l.gateway.prepare(http.MethodGet, "/"+service+path, nil, "X-API-Key: "+key))
+	}
+	l.plain = l.direct.prepare(http.MethodGet, path, nil)
+	return l, nil
+}
+
+func (l *load) close() {
+	l.gateway.closeIdle()
+	l.direct.closeIdle()
 }
 
 // A reply is what a request came to.
@@ -42,6 +60,7 @@ type send func(ctx context.Context, i int) (reply, error)
 
 // measure warms up, then sends by the schedule.
 func (l *load) measure(ctx context.Context, s pace.Schedule, do send) (Stream, error) {
+	l.close() // a server may have closed what was idle
 	l.run(ctx, pace.Schedule{Rate: s.Rate, For: warmUp}, do)
 	before, err := scrape(ctx, l.s.Env["GATEWAY_METRICS_URL"])
 	if err != nil {
@@ -89,57 +108,35 @@ func (l *load) run(ctx context.Context, s pace.Schedule, do send) Stream {
 }
 
 // decide asks for a decision that charges one unit.
-func (l *load) decide(ctx context.Context, i int) (reply, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.s.Env["GATEWAY_URL"]+"/v1/decisions", bytes.NewReader(l.c.question(i)))
-	if err != nil {
-		return reply{}, err
-	}
-	req.Header.Set("Authorization", "Bearer "+l.s.Env["DECISION_TOKEN"])
-	req.Header.Set("Content-Type", "application/json")
-	var answer struct {
-		Outcome  string `json:"outcome"`
-		Degraded bool   `json:"degraded"`
-	}
-	body, err := l.do(req, http.StatusOK)
-	if err == nil {
-		err = json.Unmarshal(body, &answer)
-	}
-	passed := answer.Outcome == "ALLOW"
-	return reply{allowed: passed, refused: !passed, degraded: answer.Degraded}, err
+func (l *load) decide(ctx context.Context, i int) (r reply, err error) {
+	err = l.gateway.do(ctx, l.decisions[i%len(l.decisions)], func(status int, body []byte) error {
+		if status != http.StatusOK {
+			return fmt.Errorf("POST /v1/decisions: %d: %s", status, body)
+		}
+		r.allowed = bytes.Contains(body, []byte(`"outcome":"ALLOW"`))
+		r.refused = !r.allowed
+		r.degraded = !bytes.Contains(body, []byte(`"degraded":false`))
+		return nil
+	})
+	return r, err
 }
 
-// proxied sends a request through the gateway to our own upstream.
-func (l *load) proxied(ctx context.Context, i int) (reply, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, l.s.Env["GATEWAY_URL"]+"/"+service+path, http.NoBody)
-	if err != nil {
-		return reply{}, err
-	}
-	req.Header.Set("X-API-Key", l.c.key(i))
-	_, err = l.do(req, http.StatusOK)
+// proxy sends a request through the gateway to our own upstream.
+func (l *load) proxy(ctx context.Context, i int) (reply, error) {
+	err := l.gateway.do(ctx, l.proxied[i%len(l.proxied)], wantOK)
 	return reply{allowed: err == nil}, err
 }
 
-// direct sends a request to our own upstream without a gateway.
-func (l *load) direct(ctx context.Context, _ int) (reply, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, l.c.upstream+path, http.NoBody)
-	if err != nil {
-		return reply{}, err
-	}
-	_, err = l.do(req, http.StatusOK)
-	return reply{}, err
+// upstream sends a request to our own upstream without a gateway.
+func (l *load) upstream(ctx context.Context, _ int) (reply, error) {
+	return reply{}, l.direct.do(ctx, l.plain, wantOK)
 }
 
-func (l *load) do(req *http.Request, want int) ([]byte, error) {
-	resp, err := l.client.Do(req)
-	if err != nil {
-		return nil, err
+func wantOK(status int, body []byte) error {
+	if status != http.StatusOK {
+		return fmt.Errorf("answered %d: %s", status, body)
 	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err == nil && resp.StatusCode != want {
-		err = fmt.Errorf("%s %s: %s: %s", req.Method, req.URL.Path, resp.Status, body)
-	}
-	return body, err
+	return nil
 }
 
 // changes changes rules by the schedule.
