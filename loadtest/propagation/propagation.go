@@ -56,8 +56,11 @@ func (r Result) Rows() []stats.Row {
 // settle bounds the wait for the last changes to be seen everywhere.
 const settle = 20 * time.Second
 
-// warmUp is how many changes are made before any counts.
-const warmUp = 100
+// How long changes are made before any counts; Java's compiler needs longer.
+const (
+	warmUp     = time.Second
+	warmUpJava = 15 * time.Second
+)
 
 // Run changes rules by the schedule and measures. It removes what it made.
 func Run(ctx context.Context, s *system.System, o Options) (r Result, err error) {
@@ -79,8 +82,12 @@ func Run(ctx context.Context, s *system.System, o Options) (r Result, err error)
 	}
 	defer logs.stop()
 
-	o.Say("warming up: %d changes", warmUp)
-	warm := rules.change(ctx, pace.Schedule{Rate: o.Schedule.Rate, For: warmUp * time.Second / time.Duration(o.Schedule.Rate)})
+	before := warmUp
+	if len(o.Debezium) > 0 {
+		before = warmUpJava
+	}
+	o.Say("warming up: %v", before)
+	warm := rules.change(ctx, pace.Schedule{Rate: o.Schedule.Rate, For: before})
 	if err := logs.await(ctx, newest(warm), settle); err != nil {
 		return r, fmt.Errorf("warming up: %w", err)
 	}
