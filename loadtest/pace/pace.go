@@ -4,7 +4,9 @@ package pace
 
 import (
 	"context"
+	"runtime"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -27,13 +29,20 @@ func (s Schedule) Due(i int) time.Duration {
 // was begun: when it is long, the generator could not keep its schedule. The
 // end of ctx ends the schedule early.
 func Run(ctx context.Context, s Schedule, send func(i int, due time.Time)) []time.Duration {
+	return run(ctx, s, send, sleep)
+}
+
+func run(ctx context.Context, s Schedule, send func(i int, due time.Time), sleep func(context.Context, time.Time) bool) []time.Duration {
+	// A thread of its own: what wakes it is the kernel's clock and nothing else.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	n := s.Count()
 	late := make([]time.Duration, 0, n)
 	start := time.Now()
 	var wg sync.WaitGroup
-	for i := 0; i < n; i++ {
+	for i := range n {
 		due := start.Add(s.Due(i))
-		if !wait(ctx, time.Until(due)) {
+		if !sleep(ctx, due) {
 			break
 		}
 		late = append(late, time.Since(due))
@@ -43,17 +52,20 @@ func Run(ctx context.Context, s Schedule, send func(i int, due time.Time)) []tim
 	return late
 }
 
-// wait reports whether it waited to the end.
-func wait(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
+// asleep bounds one sleep, after which the end of a context is looked for.
+const asleep = 10 * time.Millisecond
+
+// sleep reports whether it slept until then. It asks the kernel: Go's timers
+// fire in whole milliseconds when nothing else happens, half of one too late on
+// average, which would count as latency.
+func sleep(ctx context.Context, until time.Time) bool {
+	for ctx.Err() == nil {
+		d := time.Until(until)
+		if d <= 0 {
+			return true
+		}
+		ts := syscall.NsecToTimespec(int64(min(d, asleep)))
+		_ = syscall.Nanosleep(&ts, nil) // a signal ends it early, and the loop goes on
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return false
 }
