@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"syscall"
 
 	"penstock.dev/deploy/local/estate"
@@ -21,6 +22,7 @@ import (
 )
 
 func main() {
+	debug.SetGCPercent(800) // what is measured shares these cores
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))

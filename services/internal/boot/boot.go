@@ -1,5 +1,6 @@
 // Package boot runs a service's process: signals, logging, the metrics
-// registry, and the order in which parts start and stop.
+// registry, the spacing of garbage collections, and the order in which parts
+// start and stop.
 package boot
 
 import (
@@ -57,6 +58,7 @@ var ErrConfig = errors.New("configuration")
 // Exec is Main without the signals and the exit, for tests. It returns the
 // exit code. Logs go to w as one JSON object a line.
 func Exec(ctx context.Context, service string, args []string, getenv func(string) string, w io.Writer, run func(ctx context.Context, p Process) error) int {
+	spaceCollections(getenv)
 	log := slog.New(slog.NewJSONHandler(w, nil)).With("service", service)
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -1,0 +1,48 @@
+package boot
+
+import (
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+)
+
+// spare is the least garbage in bytes that gathers before Go collects. With
+// Go's default a small heap is collected dozens of times a second under load,
+// and each time takes a core from the requests.
+const spare = 64 << 20
+
+// spaceCollections keeps spare bytes between two collections, however small
+// the heap is; from spare bytes in use on Go's default holds. It costs at most
+// that much memory. A GOGC in the environment is left alone, and GOMEMLIMIT
+// bounds both.
+func spaceCollections(getenv func(string) string) {
+	if getenv("GOGC") != "" {
+		return
+	}
+	adjust()
+}
+
+// adjust sets the percentage for the heap in use, and does so again after the
+// next collection: a fresh object's finalizer runs then.
+func adjust() {
+	debug.SetGCPercent(percent(inUse()))
+	again := new([16]byte)
+	runtime.SetFinalizer(again, func(*[16]byte) { adjust() })
+}
+
+// percent is Go's GOGC for live bytes in use: 100, or more while that leaves
+// less than spare.
+func percent(live uint64) int {
+	const least = 1 << 20 // of a process that has just begun
+	return int(max(100, spare*100/max(live, least)))
+}
+
+// inUse is what the last collection found in use, in bytes.
+func inUse() uint64 {
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(live)
+	if live[0].Value.Kind() != metrics.KindUint64 {
+		return 0
+	}
+	return live[0].Value.Uint64()
+}
