@@ -11,6 +11,7 @@ require (
 	github.com/prometheus/client_golang v1.25.0
 	penstock.dev/schemas v0.0.0
 	penstock.dev/services/internal v0.0.0
+	pgregory.net/rapid v1.3.0
 )
 
 require (

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -79,97 +80,54 @@ func (h home) at(t time.Time) (*time.Location, time.Time) {
 	return h.zone, h.anchor
 }
 
-// A past is a definition that was in force. Item is the place in a tenant's
-// former periods that it comes from, -1 when it is the rule's own.
-type past struct {
-	period.Former
-	item int
+// A definition is the period of a rule as readers take it, with the one that
+// it had before.
+type definition struct {
+	spec  period.Spec
+	was   period.Spec
+	until time.Time // last instant that was governed; zero: there was none before
+	end   time.Time // of what ran at until; zero: it depends on the tenant
 }
 
-// A line is the definition of a rule's periods for one tenant with those before
-// it, as the gateways make it of the records.
-type line struct {
-	past    []past
-	current period.Spec
-}
-
-// line makes the rule's periods for a tenant.
-func (r RulePeriod) line(h home) line {
+func (r RulePeriod) definition() definition {
 	var f rule.Faults // it was validated when it was put
-	spec := r.Period.spec(&f)
-	was := spec
-	until := r.ChangedAt
-	l := line{current: spec.In(h.zone, h.anchor)}
+	d := definition{spec: r.Period.spec(&f)}
 	if p := r.Previous; p != nil {
-		if !p.End.IsZero() && !until.Before(p.End) { // the record has changed again since
-			until = p.End.Add(-time.Microsecond)
-		}
-		was = p.Period.spec(&f)
-		l.past = append(l.past, past{period.Former{Spec: was.In(h.at(until)), Until: until, End: p.End}, -1})
-	}
-	for i, p := range h.former {
-		s := spec
-		if r.Previous != nil && !p.Until.After(until) {
-			s = was
-		}
-		if z, err := period.Zone(p.Zone); err == nil && open(s) {
-			l.past = append(l.past, past{period.Former{Spec: s.In(z, p.Anchor), Until: p.Until}, i})
+		d.was, d.until, d.end = p.Period.spec(&f), r.ChangedAt, p.End
+		if !d.end.IsZero() && !d.until.Before(d.end) { // the record has changed again since
+			d.until = d.end.Add(-time.Microsecond)
 		}
 	}
-	slices.SortStableFunc(l.past, func(a, b past) int { return a.Until.Compare(b.Until) })
+	return d
+}
+
+// line is the timeline that the gateways make of the records of a rule and a
+// tenant.
+func (d definition) line(h home) period.Timeline {
+	l := period.Timeline{Current: complete(d.spec, h.zone, h.anchor)}
+	if !d.until.IsZero() {
+		zone, anchor := h.at(d.until)
+		l.Former = append(l.Former, period.Former{Spec: complete(d.was, zone, anchor), Until: d.until, End: d.end})
+	}
+	for _, p := range h.former {
+		spec := d.spec
+		if !p.Until.After(d.until) {
+			spec = d.was
+		}
+		if z, err := period.Zone(p.Zone); err == nil && open(spec) {
+			l.Former = append(l.Former, period.Former{Spec: complete(spec, z, p.Anchor), Until: p.Until})
+		}
+	}
 	return l
 }
 
-// A run is the period that is running.
-type run struct {
-	spec  period.Spec // that governs it
-	span  period.Span
-	items []int // of a tenant's former periods: the one that governs it, and the one that it begins at the end of
-}
-
-// like reports whether two runs are one to a counter.
-func (r run) like(o run) bool {
-	return r.spec.Unit == o.spec.Unit && r.spec.Count == o.spec.Count && r.span.Start.Equal(o.span.Start) && r.span.End.Equal(o.span.End)
-}
-
-// running returns the period that is running at now.
-func (l line) running(now time.Time) (run, error) {
-	var from time.Time // when the definition at hand came into force
-	items := []int{-1}
-	for _, p := range l.past {
-		if !from.IsZero() && !p.Until.After(from) {
-			continue // it never came into force
-		}
-		end := p.End
-		if end.IsZero() {
-			span, err := p.Spec.At(p.Until)
-			if err != nil {
-				return run{}, err
-			}
-			end = span.End
-		}
-		if now.Before(end) {
-			r, err := since(p.Spec, now, from, append(items, p.item))
-			if r.span.End.After(end) {
-				r.span.End = end
-			}
-			return r, err
-		}
-		from, items = end, []int{p.item}
+// complete is a definition that lacks nothing: without an anchor of the rule or
+// the tenant, anniversaries are those of 1970.
+func complete(s period.Spec, zone *time.Location, anchor time.Time) period.Spec {
+	if anchor.IsZero() {
+		anchor = firstInstant
 	}
-	return since(l.current, now, from, items)
-}
-
-// since returns the period of spec that contains now, without what lies before
-// from.
-func since(spec period.Spec, now, from time.Time, items []int) (run, error) {
-	span, err := spec.At(now)
-	if from.After(span.Start) {
-		span.Start = from
-	} else {
-		items = items[1:] // it does not begin at the end of another
-	}
-	return run{spec, span, items}, err
+	return s.In(zone, anchor)
 }
 
 // open reports whether a definition leaves its zone or its anchor to the tenant.
@@ -179,9 +137,9 @@ func open(s period.Spec) bool {
 
 // formerPeriods returns the former zones and anchors that a tenant carries
 // after it has become what after says: of those that it had, and of the one
-// that it leaves, each that a period which is running now depends on. The
-// common periods count as running, because a rule that is deleted and made
-// again goes on counting where it was.
+// that it leaves, as few as leave every running period as it is. The common
+// periods count as running while there is room, because a rule that is deleted
+// and made again goes on counting where it was.
 func formerPeriods(before *Object, after *Tenant, rules []RulePeriod, now time.Time) ([]FormerPeriod, error) {
 	old := before.Body.(*Tenant).home(before.Kept.Former) // the store keeps kinds apart
 	next := after.home(slices.Clone(old.former))
@@ -196,44 +154,58 @@ func formerPeriods(before *Object, after *Tenant, rules []RulePeriod, now time.T
 	if len(next.former) == 0 {
 		return nil, nil
 	}
-	needed := map[int]bool{}
-	need := func(r RulePeriod) {
-		if run, err := r.line(next).running(now); err == nil {
-			for _, i := range run.items {
-				needed[i] = i >= 0
-			}
-		}
-	}
+	distinct := map[definition]bool{} // many rules have a month, and nothing before it
 	for _, r := range rules {
-		need(r)
+		distinct[r.definition()] = true
 	}
-	if n := count(needed); n > MaxFormer {
-		var f rule.Faults
-		f.Add("zone", "changed %d times while periods of its rules are running, want at most %d", n, MaxFormer)
-		return nil, faultError(ErrConflict, f)
-	}
+	running := slices.Collect(maps.Keys(distinct))
+	needed := len(running)
 	for _, unit := range []period.Unit{period.Month, period.Week, period.Day, period.Year, period.Hour} {
-		u := string(unit)
-		if count(needed) <= MaxFormer-2 { // one period depends on two at most
-			need(RulePeriod{Period: Period{Unit: &u}})
+		running = append(running, definition{spec: period.Spec{Unit: unit, Count: 1, Alignment: period.Calendar}})
+	}
+	for ; ; running = running[:len(running)-1] {
+		kept := next.fewest(running, now)
+		switch {
+		case len(kept) <= MaxFormer:
+			return kept, nil
+		case len(running) == needed:
+			var f rule.Faults
+			f.Add("zone", "changed %d times while periods of its rules are running, want at most %d", len(kept), MaxFormer)
+			return nil, faultError(ErrConflict, f)
 		}
 	}
-	var kept []FormerPeriod
-	for i, p := range next.former {
-		if needed[i] {
-			kept = append(kept, p)
-		}
-	}
-	return kept, nil
 }
 
-func count(set map[int]bool) (n int) {
-	for _, in := range set {
-		if in {
-			n++
+// fewest returns the fewest former periods with which what is running at now
+// keeps its start and its end. An item on which no running period depends may
+// still keep another item, which a period of another length needs, from having
+// come into force. So each is taken away on trial, and the lines are read again.
+func (h home) fewest(defs []definition, now time.Time) []FormerPeriod {
+	type promise struct {
+		definition
+		running period.Running
+	}
+	var promised []promise
+	for _, d := range defs {
+		if r, err := d.line(h).Running(now); err == nil {
+			promised = append(promised, promise{d, r})
 		}
 	}
-	return n
+	broken := func(p promise) bool {
+		r, err := p.line(h).Running(now)
+		return err != nil || r != p.running
+	}
+	for all, before := h.former, 0; len(all) != before; {
+		before = len(all)
+		for i := len(all) - 1; i >= 0; i-- {
+			h.former = slices.Concat(all[:i], all[i+1:])
+			if !slices.ContainsFunc(promised, broken) {
+				all = h.former
+			}
+		}
+		h.former = all
+	}
+	return h.former
 }
 
 // anchorNeeded returns ErrConflict when a rule of the tenant has anniversary
@@ -288,25 +260,52 @@ func (r RulePeriod) ownEnds(f *rule.Faults) bool {
 }
 
 // previousOfOne is for a rule whose zone and anchor are known: its own, or those
-// of its one tenant. It tries to carry nothing, then what the rule carries, and
-// else says what is running.
+// of its one tenant. It tries to carry nothing, then what the rule carries, then
+// each definition that may govern the running period, and takes the first of
+// which readers make that period.
 func previousOfOne(old, next RulePeriod, h home, now time.Time) (*Previous, error) {
-	running, err := old.line(h).running(now)
+	line := old.definition().line(h)
+	running, err := line.Running(now)
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range []*Previous{nil, old.Previous} {
+	specs := []period.Spec{line.Current}
+	for _, f := range slices.Backward(line.Former) {
+		specs = append(specs, f.Spec)
+	}
+	for _, s := range specs {
+		specs = append(specs, beginning(s, running.Start)...)
+	}
+	tries := []*Previous{nil, old.Previous}
+	for _, s := range specs {
+		if s.Unit == running.Unit && s.Count == running.Count {
+			tries = append(tries, &Previous{Period: written(s), Until: now, End: running.End})
+		}
+	}
+	for _, p := range tries {
 		next.Previous = p
-		if r, err := next.line(h).running(now); err == nil && r.like(running) {
+		if r, err := next.definition().line(h).Running(now); err == nil && r == running {
 			return p, nil
 		}
 	}
-	spec := running.spec
-	if regular, err := spec.At(now); err == nil && !regular.Start.Equal(running.span.Start) {
-		// It began at the end of another: as an anniversary it begins there.
-		spec.Alignment, spec.Anchor = period.Anniversary, running.span.Start
+	return tries[len(tries)-1], nil // and its end is right
+}
+
+// beginning returns definitions of anniversaries that may say a period of s
+// which begins at start, the end of another, and is shorter for it: from there
+// on; where an hour comes twice, by a clock that knows no such hour; and for the
+// 31st in a short month, from the anchor's day, at the time of start.
+func beginning(s period.Spec, start time.Time) []period.Spec {
+	from, even, day := s, s, s
+	from.Alignment, from.Anchor = period.Anniversary, start
+	even.Alignment, even.Anchor, even.Zone = period.Anniversary, start, time.UTC
+	anchor, local := s.Anchor.In(s.Zone), start.In(s.Zone)
+	day.Anchor = time.Date(anchor.Year(), anchor.Month(), anchor.Day(),
+		local.Hour(), local.Minute(), local.Second(), local.Nanosecond(), s.Zone).UTC()
+	if s.Alignment != period.Anniversary || day.Anchor.Before(firstInstant) {
+		return []period.Spec{from, even}
 	}
-	return &Previous{Period: written(spec), Until: now, End: running.span.End}, nil
+	return []period.Spec{from, day, even}
 }
 
 // previousOfMany is for a rule that leaves its zone to many tenants, so that its

@@ -8,12 +8,12 @@ import (
 	"penstock.dev/services/rule-admin/catalog"
 )
 
-// line is what a gateway makes of the records of rule q and tenant acme.
+// line is what a gateway makes of the records of a rule and of tenant acme.
 type line struct{ period.Timeline }
 
-func (d *desk) line() line {
+func (d *desk) line(id string) line {
 	d.t.Helper()
-	o, err := d.c.Object(d.t.Context(), catalog.KindRule, "q")
+	o, err := d.c.Object(d.t.Context(), catalog.KindRule, id)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -21,27 +21,46 @@ func (d *desk) line() line {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	zone := load(d.t, catalog.Or(owner.Body.(*catalog.Tenant).Zone, "UTC"))
-	spec := specOf(d.t, *o.Body.(*catalog.Rule).Period)
-	l := period.Timeline{Current: spec.In(zone, time.Time{})}
-	former, until := spec, o.ChangedAt
+	l := line{period.Timeline{Current: d.complete(*o.Body.(*catalog.Rule).Period, owner, time.Time{})}}
+	former, until := *o.Body.(*catalog.Rule).Period, time.Time{}
 	if p := o.Kept.Previous; p != nil {
-		former = specOf(d.t, p.Period)
+		former, until = p.Period, o.ChangedAt
 		if !p.End.IsZero() && !until.Before(p.End) {
 			until = p.End.Add(-time.Microsecond)
 		}
-		l.Former = append(l.Former, period.Former{Spec: former.In(zone, time.Time{}), Until: until, End: p.End})
+		l.Former = append(l.Former, period.Former{Spec: d.complete(former, owner, until), Until: until, End: p.End})
 	}
 	for _, p := range owner.Kept.Former {
-		was := spec
-		if o.Kept.Previous != nil && !p.Until.After(until) {
+		was := *o.Body.(*catalog.Rule).Period
+		if !p.Until.After(until) {
 			was = former
 		}
-		if was.Zone == nil {
-			l.Former = append(l.Former, period.Former{Spec: was.In(load(d.t, p.Zone), time.Time{}), Until: p.Until})
+		if was.Zone == nil || catalog.Or(was.Alignment, "") == "anniversary" && was.Anchor == nil {
+			l.Former = append(l.Former, period.Former{Spec: d.complete(was, owner, p.Until), Until: p.Until})
 		}
 	}
-	return line{l}
+	return l
+}
+
+// complete is a definition with the zone and anchor that the tenant had until a
+// time, which is zero for those of today.
+func (d *desk) complete(p catalog.Period, owner *catalog.Object, until time.Time) period.Spec {
+	d.t.Helper()
+	body := owner.Body.(*catalog.Tenant)
+	zone, anchor := catalog.Or(body.Zone, "UTC"), time.Unix(0, 0)
+	if body.Anchor != nil {
+		anchor = instant(d.t, *body.Anchor)
+	}
+	for _, f := range owner.Kept.Former {
+		if !until.IsZero() && !f.Until.Before(until) {
+			zone, anchor = f.Zone, f.Anchor
+			break
+		}
+	}
+	if anchor.IsZero() {
+		anchor = time.Unix(0, 0)
+	}
+	return specOf(d.t, p).In(load(d.t, zone), anchor)
 }
 
 func (l line) span(t *testing.T, at time.Time) period.Span {
