@@ -22,6 +22,8 @@ const (
 	Redis    Tool = iota // redis-server 7 or newer
 	Postgres             // PostgreSQL 15 or newer
 	Java                 // a Java 17 or newer, and Maven
+	Python               // Python 3 with Kafka and Avro, what deploy/examples/consumer needs
+	Kcat                 // kcat
 )
 
 // ErrMissing reports software that is not installed and could not be. The text
@@ -37,6 +39,10 @@ func (t Tool) packages() []string {
 		return []string{"postgresql"}
 	case Java:
 		return []string{"default-jre-headless", "maven"}
+	case Python:
+		return []string{"python3-kafka", "python3-avro", "python3-snappy", "python3-lz4", "python3-zstandard"}
+	case Kcat:
+		return []string{"kcat"}
 	default:
 		return nil
 	}
@@ -54,6 +60,12 @@ func (t Tool) present() bool {
 		_, err1 := javaPath()
 		_, err2 := exec.LookPath("mvn")
 		return err1 == nil && err2 == nil
+	case Python:
+		_, err := FindPython()
+		return err == nil
+	case Kcat:
+		_, err := exec.LookPath("kcat")
+		return err == nil
 	default:
 		return false
 	}
