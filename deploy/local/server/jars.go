@@ -40,6 +40,10 @@ var (
 	debeziumPOM string
 	//go:embed debezium-3.6.1.Final.sha256
 	debeziumDigests string
+	//go:embed elasticsearch-8.19.21.pom.xml
+	elasticsearchPOM string
+	//go:embed elasticsearch-8.19.21.sha256
+	elasticsearchDigests string
 )
 
 // kafkaJars run a broker, its tools and a Connect worker.
@@ -52,6 +56,13 @@ func debeziumJars() Bundle {
 	return Bundle{
 		Name: "debezium", Version: "3.6.1.Final", Size: "18 MB", POM: debeziumPOM, Digests: debeziumDigests,
 		Exclude: []string{"org.apache.kafka", "org.slf4j"},
+	}
+}
+
+// elasticsearchZip is a whole distribution in one archive.
+func elasticsearchZip() Bundle {
+	return Bundle{
+		Name: "elasticsearch", Version: "8.19.21", Size: "107 MB", POM: elasticsearchPOM, Digests: elasticsearchDigests,
 	}
 }
 

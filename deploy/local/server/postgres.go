@@ -212,34 +212,8 @@ func postgresIdentity(data string) (*identity, error) {
 		return nil, err
 	}
 	as := &identity{uid: uint32(uid), gid: uint32(gid)}
-	if !reachable(filepath.Dir(data), as) {
-		const dacOverride = 1 // CAP_DAC_OVERRIDE, which containers keep; the milder CAP_DAC_READ_SEARCH they do not
-		as.ambient = []uintptr{dacOverride}
-	}
+	as.passThrough(filepath.Dir(data))
 	return as, nil
-}
-
-// reachable reports whether as may pass through every directory down to dir.
-func reachable(dir string, as *identity) bool {
-	for {
-		var st syscall.Stat_t
-		if syscall.Stat(dir, &st) != nil {
-			return false
-		}
-		bit := uint32(0o001)
-		if st.Uid == as.uid {
-			bit = 0o100
-		} else if st.Gid == as.gid {
-			bit = 0o010
-		}
-		if st.Mode&bit == 0 {
-			return false
-		}
-		if dir == "/" {
-			return true
-		}
-		dir = filepath.Dir(dir)
-	}
 }
 
 // postgresGone reports whether nobody is attached to the shared memory that

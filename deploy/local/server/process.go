@@ -56,8 +56,11 @@ type Spec struct {
 	Args []string // without the executable's own name
 	Env  []string // KEY=value, added to this process's environment without PENSTOCK_*
 	Dir  string   // data, log and pid; made when absent
-	Addr string   // host:port it serves, for Process.Addr
-	URL  string   // for Process.URL
+	// Stdin is what the process finds on its standard input, at most 64 KiB. If
+	// there is any, the input never ends; otherwise it is empty.
+	Stdin []byte
+	Addr  string // host:port it serves, for Process.Addr
+	URL   string // for Process.URL
 
 	// Ready is asked until it returns nil. It must be quick and honour ctx.
 	Ready func(ctx context.Context) error
@@ -75,12 +78,6 @@ type Spec struct {
 	As *identity
 
 	Run
-}
-
-// identity is another user's, with the capabilities it needs besides.
-type identity struct {
-	uid, gid uint32
-	ambient  []uintptr
 }
 
 // A Process is one running server. Its methods are safe for concurrent use.
@@ -193,12 +190,20 @@ func (p *Process) launch(ctx context.Context) (*incarnation, error) {
 	cmd.Env = append(ownEnvironment(), p.spec.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = p.spec.attributes()
+	closeInput, err := p.spec.input(cmd)
+	if err != nil {
+		return nil, err
+	}
+	defer closeInput()
 
 	cur := &incarnation{exited: make(chan struct{})}
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		err := cmd.Start()
+		err := p.spec.As.prepareThread()
+		if err == nil {
+			err = cmd.Start()
+		}
 		started <- err
 		if err != nil {
 			return
@@ -215,6 +220,25 @@ func (p *Process) launch(ctx context.Context) (*incarnation, error) {
 		cur.id = ID{PID: cmd.Process.Pid}
 	}
 	return cur, nil
+}
+
+// input gives a process its standard input. The process inherits the writing end
+// too, so that nobody's exit ends it. What is returned closes this process's ends.
+func (s Spec) input(cmd *exec.Cmd) (closeEnds func(), err error) {
+	if s.Stdin == nil {
+		return func() {}, nil
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	closeEnds = func() { _ = errors.Join(r.Close(), w.Close()) }
+	if _, err := w.Write(s.Stdin); err != nil { // it fits into the pipe
+		closeEnds()
+		return nil, err
+	}
+	cmd.Stdin, cmd.ExtraFiles = r, []*os.File{w}
+	return closeEnds, nil
 }
 
 // ownEnvironment is this process's, without the knobs of services: what a shell
