@@ -44,7 +44,7 @@ type Client struct {
 
 	mu      sync.Mutex
 	closed  bool
-	readers map[*reader]context.CancelCauseFunc
+	readers map[any]context.CancelCauseFunc // by *reader or *member
 	purges  sync.WaitGroup
 	purging map[string]bool
 }
@@ -61,7 +61,7 @@ func New(cfg Config, log *slog.Logger, registerer prometheus.Registerer) (*Clien
 	}
 	c := &Client{
 		cfg: cfg, log: log, kgoLog: newClientLog(log), metrics: m,
-		readers: make(map[*reader]context.CancelCauseFunc),
+		readers: make(map[any]context.CancelCauseFunc),
 		purging: make(map[string]bool),
 	}
 	if urls := splitURLs(cfg.SchemaRegistry); len(urls) > 0 {
@@ -98,7 +98,7 @@ func (c *Client) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Close ends every ReadLog and fails what is still buffered with ErrClosed:
+// Close ends every ReadLog and Consume and fails what is still buffered with ErrClosed:
 // call Flush first to keep it. Close may be called twice; it returns nil.
 func (c *Client) Close() error {
 	c.mu.Lock()
@@ -117,7 +117,7 @@ func (c *Client) Close() error {
 
 // attach binds a reader to the life of the client. The returned function lets
 // go of it.
-func (c *Client) attach(ctx context.Context, r *reader) (context.Context, func(), error) {
+func (c *Client) attach(ctx context.Context, r any) (context.Context, func(), error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {

@@ -7,6 +7,9 @@
 //     restarts, so every topic names the key that makes repeats harmless.
 //   - ReadLog replays a topic from its start and stays with it, without a
 //     consumer group: it commits nothing, so a restart replays everything.
+//   - Consume reads as a member of a consumer group, at-least-once: it commits
+//     what its handler has made durable and nothing else.
+//   - ReadSince reads a topic from a point in time to its end, and returns.
 //   - EnsureTopics creates what is missing and changes nothing that exists.
 //
 // It knows topics and bytes only: what a record means is said in schemas.

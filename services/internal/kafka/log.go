@@ -73,11 +73,12 @@ func (c *Client) ReadLog(ctx context.Context, topic string, h LogHandler) error 
 	}
 }
 
-// A reader is one ReadLog.
+// A reader is one ReadLog or ReadSince.
 type reader struct {
 	client  *Client
 	topic   string
 	handler LogHandler
+	once    bool         // the end is the end, and nobody is told
 	told    bool         // CaughtUp was called
 	id      kadm.TopicID // of the incarnation being read; zero before the first
 
@@ -204,7 +205,7 @@ func (r *reader) look(ctx context.Context) (kadm.TopicID, []bound, error) {
 func (r *reader) follow(ctx context.Context) error {
 	wait := quietMin
 	r.settle()
-	for {
+	for !r.once || !r.tail.reached() {
 		fetches := r.poll(ctx, wait)
 		if ctx.Err() != nil {
 			return cause(ctx)
@@ -228,6 +229,7 @@ func (r *reader) follow(ctx context.Context) error {
 		}
 		r.settle()
 	}
+	return nil
 }
 
 // poll waits for records: at most for wait while the end is not yet reached,
@@ -243,7 +245,7 @@ func (r *reader) poll(ctx context.Context, wait time.Duration) kgo.Fetches {
 
 // settle tells the handler, once, that the end was reached.
 func (r *reader) settle() {
-	if r.told || !r.tail.reached() {
+	if r.told || !r.tail.reached() || r.once {
 		return
 	}
 	r.told = true

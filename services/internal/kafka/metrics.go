@@ -45,13 +45,19 @@ func reasonOf(err error) reason {
 }
 
 // metrics are what a Client counts. The topic label holds topics that code
-// passes to ReadLog, never one found in data.
+// passes to ReadLog and Consume, never one found in data.
 type metrics struct {
 	registerer      prometheus.Registerer
 	produceFailures *prometheus.CounterVec
 	logCaughtUp     *prometheus.GaugeVec
 	logErrors       *prometheus.CounterVec
 	logRecreations  *prometheus.CounterVec
+
+	groupLag            *prometheus.GaugeVec
+	groupBatches        prometheus.Counter
+	groupRebalances     prometheus.Counter
+	groupCommitFailures prometheus.Counter
+	groupErrors         prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
@@ -73,6 +79,26 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "penstock_kafka_log_recreations_total",
 			Help: "Times a replayed topic was found deleted and created anew.",
 		}, []string{"topic"}),
+		groupLag: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "penstock_kafka_group_lag",
+			Help: "Records that this member's partitions hold beyond what the group committed.",
+		}, []string{"topic"}),
+		groupBatches: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "penstock_kafka_group_batches_total",
+			Help: "Batches handled.",
+		}),
+		groupRebalances: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "penstock_kafka_group_rebalances_total",
+			Help: "Rebalances of the group that this member took part in.",
+		}),
+		groupCommitFailures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "penstock_kafka_group_commit_failures_total",
+			Help: "Attempts to commit offsets that failed.",
+		}),
+		groupErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "penstock_kafka_group_errors_total",
+			Help: "Errors met while reading as a member of a group; reading went on after each.",
+		}),
 	}
 	if r == nil {
 		return m, nil
@@ -82,6 +108,11 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m.logCaughtUp = registered(r, m.logCaughtUp, &err)
 	m.logErrors = registered(r, m.logErrors, &err)
 	m.logRecreations = registered(r, m.logRecreations, &err)
+	m.groupLag = registered(r, m.groupLag, &err)
+	m.groupBatches = registered(r, m.groupBatches, &err)
+	m.groupRebalances = registered(r, m.groupRebalances, &err)
+	m.groupCommitFailures = registered(r, m.groupCommitFailures, &err)
+	m.groupErrors = registered(r, m.groupErrors, &err)
 	return m, err
 }
 

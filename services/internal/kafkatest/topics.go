@@ -19,6 +19,7 @@ type Record struct {
 	Key       string
 	Value     []byte // nil is a tombstone
 	Headers   map[string]string
+	Timestamp time.Time // zero has Produce stamp it with now
 }
 
 // client returns a plain client that lives as long as the call that uses it.
@@ -76,7 +77,7 @@ func (b *Broker) Produce(records ...*Record) {
 	cl, ctx, done := b.client()
 	defer done()
 	for _, r := range records {
-		out := &kgo.Record{Topic: r.Topic, Partition: r.Partition, Key: []byte(r.Key), Value: r.Value}
+		out := &kgo.Record{Topic: r.Topic, Partition: r.Partition, Key: []byte(r.Key), Value: r.Value, Timestamp: r.Timestamp}
 		for _, k := range slices.Sorted(maps.Keys(r.Headers)) {
 			out.Headers = append(out.Headers, kgo.RecordHeader{Key: k, Value: []byte(r.Headers[k])})
 		}
@@ -159,7 +160,7 @@ func (b *Broker) Consume(topic string) []Record {
 }
 
 func shown(r *kgo.Record) Record {
-	out := Record{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Key: string(r.Key), Value: r.Value}
+	out := Record{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Key: string(r.Key), Value: r.Value, Timestamp: r.Timestamp}
 	if len(r.Headers) > 0 {
 		out.Headers = make(map[string]string, len(r.Headers))
 		for _, h := range r.Headers {
