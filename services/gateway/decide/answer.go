@@ -10,7 +10,7 @@ import (
 func (in *inquiry) passed() Decision {
 	d := Decision{
 		ID: in.id, Outcome: Allow, Status: statusOK, Cost: in.cost,
-		RulesVersion: in.rules.revision, Peek: in.peek,
+		RulesVersion: in.rules.revision, Peek: in.peek, basis: in,
 	}
 	for _, r := range in.unlimited {
 		l := terms(r, period.Span{})
@@ -32,6 +32,10 @@ func (in *inquiry) uncounted() Decision {
 // decided is what the store's answer means.
 func (in *inquiry) decided(a *limit.Answer) Decision {
 	d := in.passed()
+	if !a.Now.IsZero() {
+		in.at = a.Now
+	}
+	in.results = a.Results
 	d.Limits = append(in.limits(a.Results), d.Limits...)
 	if a.Allowed {
 		return d
@@ -74,7 +78,7 @@ func cuts(r *rule.Rule) bool { return r.Mode == rule.Enforce && !r.Soft }
 // passes uncounted. A rule that never refuses closes nothing.
 func (in *inquiry) degraded() Decision {
 	d := in.passed()
-	d.Degraded = true
+	d.Degraded, in.results = true, nil
 	var closed *rule.Rule
 	for _, r := range in.winners {
 		switch units := in.units(r); {

@@ -56,14 +56,14 @@ const (
 	BlockedByRule    Code = "blocked"
 	StoreUnavailable Code = "store-unavailable"
 	CostExceedsLimit Code = "cost-exceeds-limit" // no wait helps
-	UnknownKey       Code = "unknown-key"        // answered by a face, which resolves keys
+	UnknownKey       Code = "unknown-key"        // of Snapshot.UnknownKey: faces resolve keys
 )
 
 // A Decision is the answer to a Query.
 type Decision struct {
 	ID           [16]byte // UUIDv7; of the first decision when Replayed
 	Outcome      Outcome
-	Status       int // as an HTTP status: 200, 403, 429 or 503
+	Status       int // as an HTTP status: 200, 401, 403, 429 or 503
 	Code         Code
 	RuleID       string        // the rule that refused; empty when allowed
 	RetryAfter   time.Duration // the shortest wait after which the same request may pass; meaningful when CanRetry
@@ -74,6 +74,8 @@ type Decision struct {
 	Limits       []Limit       // every winner by rule id, shadow and peek included; none when Degraded
 	Replayed     bool          // a decision with this request id had charged; this is its answer
 	Peek         bool          // asked with cost 0: nothing was charged
+
+	basis *inquiry // what Usage tells of
 }
 
 // A Limit is what one rule said about a request.

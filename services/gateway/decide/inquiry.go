@@ -11,27 +11,33 @@ import (
 
 // The statuses of a decision, numbered as HTTP does.
 const (
-	statusOK          = 200
-	statusForbidden   = 403
-	statusTooMany     = 429
-	statusUnavailable = 503
+	statusOK           = 200
+	statusUnauthorized = 401
+	statusForbidden    = 403
+	statusTooMany      = 429
+	statusUnavailable  = 503
 )
 
 // An inquiry is one request on its way to its Decision.
 type inquiry struct {
-	rules   *Snapshot
-	query   *Query
-	tenant  *Tenant
-	request rule.Request
-	id      [16]byte
-	cost    int64
-	peek    bool
+	rules    *Snapshot
+	query    *Query
+	tenant   *Tenant
+	request  rule.Request
+	endpoint *EndpointDef // nil: none
+	id       [16]byte
+	cost     int64
+	peek     bool
 
 	winners   []*rule.Rule  // the ones that count, by id
 	unlimited []*rule.Rule  // rates that never refuse: winners that need no counter
 	blocking  *rule.Rule    // an enforced block rule, beside which nothing counts
 	spans     []period.Span // of the winners, when they were last asked about
 	room      [8]*rule.Rule
+
+	at      time.Time      // when it was decided, by the store's clock or the best estimate of it
+	asked   limit.Decision // what the store was asked last; its charges are the winners'
+	results []limit.Result // what it said of them; nil: it did not decide
 }
 
 // newInquiry looks up what the catalogue adds to a query.
@@ -42,6 +48,7 @@ func newInquiry(rules *Snapshot, q *Query, id [16]byte) *inquiry {
 		Service: q.Service, Endpoint: q.Endpoint, Address: plain(q.Address),
 	}
 	if e := rules.endpointOf(q); e != nil {
+		in.endpoint = e
 		in.request.Endpoint, in.cost = e.ID, e.Cost
 		if in.request.Service == "" {
 			in.request.Service = e.Service
@@ -140,6 +147,7 @@ func (in *inquiry) question(at time.Time) limit.Decision {
 	if in.remembers() {
 		d.Request = in.remember(address)
 	}
+	in.asked = d
 	return d
 }
 

@@ -41,6 +41,7 @@ func (s *Service) Decide(ctx context.Context, q Query) (Decision, error) {
 	}
 	now := s.now()
 	in := newInquiry(s.book.Current(), &q, s.ids(now))
+	in.at = now
 	in.match(now)
 	counted := len(in.winners) > 0
 	if !counted && !in.remembers() {
