@@ -10,9 +10,11 @@ import (
 
 // Key returns the key of a counter; doc.go shows the layout. Two identities
 // have equal keys exactly when their canonical forms are equal.
-func Key(id limit.Identity) string {
+func Key(id limit.Identity) string { return string(AppendKey(make([]byte, 0, 96), id)) }
+
+// AppendKey appends the key of a counter to b.
+func AppendKey(b []byte, id limit.Identity) []byte {
 	id = id.Canonical()
-	b := make([]byte, 0, 96)
 	b = appendTag(b, id)
 	if id.Shadow {
 		b = append(b, ":s:"...)
@@ -36,11 +38,12 @@ func Key(id limit.Identity) string {
 		b = appendPart(b, string(id.Algorithm))
 		b = appendNumber(b, id.Window.Microseconds())
 	case rule.Quota:
-		b = appendPart(b, string(id.Unit)+"*"+strconv.Itoa(id.Count))
+		b = append(appendPart(b, string(id.Unit)), '*')
+		b = strconv.AppendInt(b, int64(id.Count), 10)
 		b = appendNumber(b, id.Start.UnixMicro())
 	case rule.Wallet, rule.Block:
 	}
-	return string(b)
+	return b
 }
 
 // requestKey returns the key of a request id, in its tenant's slot.
