@@ -8,6 +8,7 @@ package acceptance_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -61,6 +62,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// kafka is the Kafka of the estates that do not ask for one:
+// PENSTOCK_TEST_KAFKA=real runs the suite on Apache Kafka.
+func kafka() string { return os.Getenv("PENSTOCK_TEST_KAFKA") }
+
 // common returns the shared estate.
 func common(t *testing.T) system {
 	t.Helper()
@@ -70,7 +75,9 @@ func common(t *testing.T) system {
 			shared.err = err
 			return
 		}
-		shared.e, shared.err = estate.Up(context.Background(), estate.Options{Dir: dir, Gateways: 2, Samples: true, Volatile: true})
+		shared.e, shared.err = estate.Up(context.Background(), estate.Options{
+			Dir: dir, Gateways: 2, Samples: true, Volatile: true, Kafka: kafka(),
+		})
 	})
 	if shared.err != nil {
 		t.Fatal(shared.err)
@@ -81,7 +88,7 @@ func common(t *testing.T) system {
 // own starts an estate for one test, which may kill its processes.
 func own(t *testing.T, o estate.Options) system {
 	t.Helper()
-	o.Dir, o.Volatile = t.TempDir(), true
+	o.Dir, o.Volatile, o.Kafka = t.TempDir(), true, cmp.Or(o.Kafka, kafka())
 	e, err := estate.Up(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
