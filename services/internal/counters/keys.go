@@ -2,7 +2,6 @@ package counters
 
 import (
 	"strconv"
-	"strings"
 
 	"penstock.dev/services/internal/limit"
 	"penstock.dev/services/internal/rule"
@@ -104,10 +103,12 @@ func appendPart(b []byte, s string) []byte { return appendEscaped(append(b, ':')
 
 // appendEscaped appends s with what could end a part or a tag percent-escaped.
 func appendEscaped(b []byte, s string) []byte {
-	if !strings.ContainsAny(s, "%:{}") {
-		return append(b, s...)
+	plain := 0 // bytes that need no escape; parts are short, so they are looked at one by one
+	for plain < len(s) && s[plain] != '%' && s[plain] != ':' && s[plain] != '{' && s[plain] != '}' {
+		plain++
 	}
-	for i := range len(s) {
+	b = append(b, s[:plain]...)
+	for i := plain; i < len(s); i++ {
 		switch c := s[i]; c {
 		case '%', ':', '{', '}':
 			b = append(b, '%', "0123456789ABCDEF"[c>>4], "0123456789ABCDEF"[c&15])
