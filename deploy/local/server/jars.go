@@ -44,6 +44,10 @@ var (
 	elasticsearchPOM string
 	//go:embed elasticsearch-8.19.21.sha256
 	elasticsearchDigests string
+	//go:embed opensearch-2.19.6.pom.xml
+	openSearchPOM string
+	//go:embed opensearch-2.19.6.sha256
+	openSearchDigests string
 )
 
 // kafkaJars run a broker, its tools and a Connect worker.
@@ -64,6 +68,11 @@ func elasticsearchZip() Bundle {
 	return Bundle{
 		Name: "elasticsearch", Version: "8.19.21", Size: "107 MB", POM: elasticsearchPOM, Digests: elasticsearchDigests,
 	}
+}
+
+// openSearchJars run a node of OpenSearch.
+func openSearchJars() Bundle {
+	return Bundle{Name: "opensearch", Version: "2.19.6", Size: "49 MB", POM: openSearchPOM, Digests: openSearchDigests}
 }
 
 // A Fetcher puts the jars of a bundle into an empty directory.

@@ -81,8 +81,15 @@ func kafkaRuntime(ctx context.Context, run Run) (java, classPath string, err err
 	if err != nil {
 		return "", "", err
 	}
+	classPath, err = jarList(lib)
+	return java, classPath, err
+}
+
+// jarList is the class path of a directory of jars. Wildcards would do for Java
+// itself, but not for its compiler.
+func jarList(lib string) (string, error) {
 	paths, err := filepath.Glob(filepath.Join(lib, "*.jar"))
-	return java, strings.Join(paths, string(os.PathListSeparator)), err
+	return strings.Join(paths, string(os.PathListSeparator)), err
 }
 
 // jvmArgs are for a server that starts often and lives briefly: the quick

@@ -74,6 +74,18 @@ func keepsDocuments(t *testing.T, p *server.Process) {
 	}
 }
 
+// neverRoot wants a server to belong to another user than root.
+func neverRoot(t *testing.T, p *server.Process) {
+	t.Helper()
+	info, err := os.Stat("/proc/" + strconv.Itoa(p.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid == 0 {
+		t.Error("the server runs as root")
+	}
+}
+
 // TestIntegrationElasticsearchKeepsItsDocuments guarantees that Elasticsearch is
 // fetched and verified, never runs as root, and has its documents after a kill,
 // a restart and a freeze.
@@ -85,13 +97,7 @@ func TestIntegrationElasticsearchKeepsItsDocuments(t *testing.T) {
 		t.Fatal(err)
 	}
 	stopLater(t, p)
-	info, err := os.Stat("/proc/" + strconv.Itoa(p.PID()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid == 0 {
-		t.Error("the server runs as root")
-	}
+	neverRoot(t, p)
 	keepsDocuments(t, p)
 }
 
@@ -101,6 +107,30 @@ func TestIntegrationElasticsearchSaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 
 	_, err := server.StartElasticsearch(t.Context(), t.TempDir(), server.ElasticsearchOptions{Settings: []string{"no.such.setting=1"}})
+	if !errors.Is(err, server.ErrExited) || !strings.Contains(err.Error(), "no.such.setting") {
+		t.Errorf("err = %v, want ErrExited and the server's complaint", err)
+	}
+}
+
+// TestIntegrationOpenSearchKeepsItsDocuments guarantees the same of OpenSearch,
+// and that its starter is compiled once.
+func TestIntegrationOpenSearchKeepsItsDocuments(t *testing.T) {
+	t.Parallel()
+
+	p, err := server.StartOpenSearch(t.Context(), t.TempDir(), server.OpenSearchOptions{Run: logged(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopLater(t, p)
+	neverRoot(t, p)
+	keepsDocuments(t, p)
+}
+
+// TestIntegrationOpenSearchSaysWhatIsWrong guarantees the same of OpenSearch.
+func TestIntegrationOpenSearchSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+
+	_, err := server.StartOpenSearch(t.Context(), t.TempDir(), server.OpenSearchOptions{Settings: []string{"no.such.setting=1"}})
 	if !errors.Is(err, server.ErrExited) || !strings.Contains(err.Error(), "no.such.setting") {
 		t.Errorf("err = %v, want ErrExited and the server's complaint", err)
 	}
