@@ -42,7 +42,7 @@ type registry struct {
 
 const schemaID = 41
 
-func startRegistry(t *testing.T) *registry {
+func startRegistry(t testing.TB) *registry {
 	t.Helper()
 	r := &registry{}
 	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -66,7 +66,7 @@ func (schemaByID) Schema(context.Context, uint32) (string, []string, error) {
 
 // A service is rule-admin as a process would run it.
 type service struct {
-	t     *testing.T
+	t     testing.TB
 	url   string
 	admin string
 	stop  context.CancelFunc
@@ -91,7 +91,7 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-func freeAddr(t *testing.T) string {
+func freeAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -101,7 +101,7 @@ func freeAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func start(t *testing.T, database, registry string) *service {
+func start(t testing.TB, database, registry string) *service {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &service{t: t, url: "http://" + freeAddr(t), admin: "http://" + freeAddr(t), stop: cancel, done: make(chan error, 1), log: &syncBuffer{}}
@@ -125,7 +125,7 @@ func start(t *testing.T, database, registry string) *service {
 }
 
 // connect opens the database by the driver that the service has linked.
-func connect(t *testing.T, database string) *sql.DB {
+func connect(t testing.TB, database string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("pgx", database)
 	if err != nil {

@@ -40,8 +40,9 @@ type Store interface {
 
 	// Change runs decide while no other change runs, and writes what it
 	// returns, all of it or nothing. Whatever decide returns as an error is
-	// returned as it is, and then nothing was changed.
-	Change(ctx context.Context, kind Kind, id string, decide Decide) error
+	// returned as it is, and then nothing was changed. near are objects that
+	// decide is about to ask for, so that they can be read at once.
+	Change(ctx context.Context, kind Kind, id string, near []Ref, decide Decide) error
 }
 
 // Decide says what one change does to an object, given what is there.
@@ -157,7 +158,7 @@ func (c *Catalog) Put(ctx context.Context, p Put) (Result, error) {
 		return Result{}, err
 	}
 	var out Result
-	err = c.store.Change(ctx, p.Kind, p.ID, func(ctx context.Context, tx Tx, at Moment, before *Object) (Change, error) {
+	err = c.store.Change(ctx, p.Kind, p.ID, body.Refs(), func(ctx context.Context, tx Tx, at Moment, before *Object) (Change, error) {
 		if err := p.Condition.holds(p.Kind, p.ID, before, true); err != nil {
 			return Change{}, err
 		}
@@ -235,7 +236,7 @@ func (c *Catalog) Delete(ctx context.Context, r Removal) error {
 	if !isID(r.ID) {
 		return fmt.Errorf("%w: %s %q", ErrNotFound, r.Kind, clip(r.ID))
 	}
-	return c.store.Change(ctx, r.Kind, r.ID, func(ctx context.Context, tx Tx, _ Moment, before *Object) (Change, error) {
+	return c.store.Change(ctx, r.Kind, r.ID, nil, func(ctx context.Context, tx Tx, _ Moment, before *Object) (Change, error) {
 		if before == nil {
 			return Change{}, fmt.Errorf("%w: %s %s", ErrNotFound, r.Kind, r.ID)
 		}

@@ -116,9 +116,9 @@ type store struct {
 }
 
 // Change times the change.
-func (s store) Change(ctx context.Context, kind catalog.Kind, id string, decide catalog.Decide) error {
+func (s store) Change(ctx context.Context, kind catalog.Kind, id string, near []catalog.Ref, decide catalog.Decide) error {
 	start := time.Now()
-	err := s.Store.Change(ctx, kind, id, decide)
+	err := s.Store.Change(ctx, kind, id, near, decide)
 	s.m.change.WithLabelValues(string(resultOf(err))).Observe(time.Since(start).Seconds())
 	return err
 }

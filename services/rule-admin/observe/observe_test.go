@@ -85,7 +85,7 @@ func TestStore(t *testing.T) {
 		nil, catalog.ErrUnavailable, catalog.ErrNoSchema, catalog.ErrInvalid, catalog.ErrNotFound, catalog.ErrInUse, catalog.ErrConflict,
 		catalog.ErrStale, catalog.ErrConditionRequired, boom,
 	} {
-		err := store.Change(t.Context(), catalog.KindTenant, "acme", func(context.Context, catalog.Tx, catalog.Moment, *catalog.Object) (catalog.Change, error) {
+		err := store.Change(t.Context(), catalog.KindTenant, "acme", nil, func(context.Context, catalog.Tx, catalog.Moment, *catalog.Object) (catalog.Change, error) {
 			if want != nil {
 				return catalog.Change{}, fmt.Errorf("wrapped: %w", want)
 			}

@@ -11,12 +11,16 @@ import (
 	"penstock.dev/services/rule-admin/catalog"
 )
 
-// A querier is a pool or a transaction.
+// A querier is a pool or one of its connections.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-const objectColumns = `id, version, body, kept, changed_at, changed_by`
+const (
+	objectColumns = `id, version, body, kept, changed_at, changed_by`
+	selectObject  = `SELECT ` + objectColumns + ` FROM objects WHERE kind = $1 AND id = $2`
+)
 
 // scanObject reads objectColumns.
 func scanObject(kind catalog.Kind) pgx.RowToFunc[*catalog.Object] {
@@ -38,17 +42,23 @@ func scanObject(kind catalog.Kind) pgx.RowToFunc[*catalog.Object] {
 	}
 }
 
-// object returns nil when there is none.
-func object(ctx context.Context, q querier, kind catalog.Kind, id string) (*catalog.Object, error) {
-	rows, err := q.Query(ctx, `SELECT `+objectColumns+` FROM objects WHERE kind = $1 AND id = $2`, string(kind), id)
+// readObject returns nil when there is none.
+func readObject(ctx context.Context, q querier, kind catalog.Kind, id string) (*catalog.Object, error) {
+	rows, err := q.Query(ctx, selectObject, string(kind), id)
 	if err != nil {
 		return nil, fail("read "+string(kind), err)
 	}
+	o, err := collectObject(rows, kind)
+	return o, fail("read "+string(kind), err)
+}
+
+// collectObject returns the one row of selectObject, or nil.
+func collectObject(rows pgx.Rows, kind catalog.Kind) (*catalog.Object, error) {
 	o, err := pgx.CollectExactlyOneRow(rows, scanObject(kind))
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
-	return o, fail("read "+string(kind), err)
+	return o, err
 }
 
 // Object returns the object, or catalog.ErrNotFound.
@@ -56,7 +66,7 @@ func (s *Store) Object(ctx context.Context, kind catalog.Kind, id string) (*cata
 	if err := s.usable(); err != nil {
 		return nil, err
 	}
-	o, err := object(ctx, s.pool, kind, id)
+	o, err := readObject(ctx, s.pool, kind, id)
 	if err == nil && o == nil {
 		err = fmt.Errorf("%w: %s %s", catalog.ErrNotFound, kind, id)
 	}
@@ -100,18 +110,32 @@ func (s *Store) Audit(ctx context.Context, q catalog.Search) ([]catalog.Entry, e
 	return entries, fail("read audit", err)
 }
 
+// An object is named by its kind and its id.
+type object struct {
+	kind catalog.Kind
+	id   string
+}
+
 // A tx is what a change may look at.
-type tx struct{ tx pgx.Tx }
+type tx struct {
+	querier // the connection, in the transaction
+	begun   pgx.Tx
+	at      catalog.Moment
+	known   map[object]*catalog.Object // what was read at once; nil: there is none
+}
 
 // Object returns another object, or nil when there is none.
-func (t tx) Object(ctx context.Context, kind catalog.Kind, id string) (*catalog.Object, error) {
-	return object(ctx, t.tx, kind, id)
+func (t *tx) Object(ctx context.Context, kind catalog.Kind, id string) (*catalog.Object, error) {
+	if o, known := t.known[object{kind, id}]; known {
+		return o, nil
+	}
+	return readObject(ctx, t, kind, id)
 }
 
 // Referrers returns objects that refer to one, at most most of them, and how
 // many there are.
-func (t tx) Referrers(ctx context.Context, kind catalog.Kind, id string, most int) ([]catalog.Referrer, int, error) {
-	rows, err := t.tx.Query(ctx, `
+func (t *tx) Referrers(ctx context.Context, kind catalog.Kind, id string, most int) ([]catalog.Referrer, int, error) {
+	rows, err := t.Query(ctx, `
 		SELECT kind, id, field, count(*) OVER () FROM object_refs
 		WHERE ref_kind = $1 AND ref_id = $2 ORDER BY kind, id, field LIMIT $3`, string(kind), id, most)
 	if err != nil {
@@ -127,8 +151,8 @@ func (t tx) Referrers(ctx context.Context, kind catalog.Kind, id string, most in
 
 // TenantPeriods returns the periods of the rules that may match the tenant and
 // leave their zone or anchor to it, now or in what they had before.
-func (t tx) TenantPeriods(ctx context.Context, tenant string) ([]catalog.RulePeriod, error) {
-	rows, err := t.tx.Query(ctx, `
+func (t *tx) TenantPeriods(ctx context.Context, tenant string) ([]catalog.RulePeriod, error) {
+	rows, err := t.Query(ctx, `
 		SELECT id, body -> 'period', kept -> 'previous', changed_at FROM objects
 		WHERE kind = 'rule' AND body ? 'period' AND (body #>> '{match,tenant}' IS NULL OR body #>> '{match,tenant}' IN ('', $1)) AND EXISTS (
 			SELECT FROM (VALUES (body -> 'period'), (kept #> '{previous,period}')) AS periods (p)
@@ -146,13 +170,13 @@ func (t tx) TenantPeriods(ctx context.Context, tenant string) ([]catalog.RulePer
 
 // Rival returns the smallest id of another object whose claim overlaps this
 // one.
-func (t tx) Rival(ctx context.Context, id string, c catalog.Claim) (string, error) {
+func (t *tx) Rival(ctx context.Context, id string, c catalog.Claim) (string, error) {
 	hosts := c.Hosts
 	if hosts == nil {
 		hosts = []string{}
 	}
 	var rival string
-	err := t.tx.QueryRow(ctx, `
+	err := t.QueryRow(ctx, `
 		SELECT coalesce(min(id), '') FROM objects
 		WHERE kind = $1 AND id <> $2 AND coalesce(body ->> 'service', '') = $3 AND coalesce(body ->> 'method', '') = $4
 			AND CASE kind

@@ -462,7 +462,7 @@ func TestIntegrationTenantPeriods(t *testing.T) {
 	catalogtest.Put(t, c, catalog.KindRule, "h-rate", `{"kind":"rate","algorithm":"gcra","subject":[],"limit":1,"window":"1s"}`, catalog.Condition{})
 
 	var got []string
-	err := s.Change(t.Context(), catalog.KindTenant, "acme", func(ctx context.Context, tx catalog.Tx, _ catalog.Moment, _ *catalog.Object) (catalog.Change, error) {
+	err := s.Change(t.Context(), catalog.KindTenant, "acme", nil, func(ctx context.Context, tx catalog.Tx, _ catalog.Moment, _ *catalog.Object) (catalog.Change, error) {
 		periods, err := tx.TenantPeriods(ctx, "acme")
 		for _, p := range periods {
 			text := p.RuleID + " " + *p.Period.Unit

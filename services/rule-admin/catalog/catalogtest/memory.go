@@ -92,7 +92,7 @@ func (m *Memory) Audit(_ context.Context, q catalog.Search) ([]catalog.Entry, er
 }
 
 // Change runs decide and writes what it returns.
-func (m *Memory) Change(ctx context.Context, kind catalog.Kind, id string, decide catalog.Decide) error {
+func (m *Memory) Change(ctx context.Context, kind catalog.Kind, id string, _ []catalog.Ref, decide catalog.Decide) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.failure != nil {
