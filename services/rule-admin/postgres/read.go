@@ -168,25 +168,30 @@ func (t *tx) TenantPeriods(ctx context.Context, tenant string) ([]catalog.RulePe
 	return list, fail("read periods", err)
 }
 
+// The smallest id of another object whose claim overlaps, by what is claimed.
+// The conditions on path, hosts and service are those of indexes.
+const (
+	endpointRival = `
+		SELECT coalesce(min(id), '') FROM objects
+		WHERE kind = 'endpoint' AND id <> $1 AND body ->> 'service' = $2 AND coalesce(body ->> 'method', '') = $3
+			AND regexp_replace(rtrim(body ->> 'path', '/'), '\{[^/]*\}', '{}', 'g') = $4`
+	serviceRival = `
+		SELECT coalesce(min(id), '') FROM objects
+		WHERE kind = 'service' AND id <> $1 AND rtrim(coalesce(body ->> 'path_prefix', ''), '/') = $2`
+	hostRival    = serviceRival + ` AND body -> 'hosts' ?| $3::text[]`
+	anyHostRival = serviceRival + ` AND coalesce(body -> 'hosts', '[]') = '[]'`
+)
+
 // Rival returns the smallest id of another object whose claim overlaps this
 // one.
-func (t *tx) Rival(ctx context.Context, id string, c catalog.Claim) (string, error) {
-	hosts := c.Hosts
-	if hosts == nil {
-		hosts = []string{}
+func (t *tx) Rival(ctx context.Context, id string, c catalog.Claim) (rival string, err error) {
+	sql, args := endpointRival, []any{id, c.Service, c.Method, c.Path}
+	switch {
+	case c.Kind == catalog.KindService && len(c.Hosts) > 0:
+		sql, args = hostRival, []any{id, c.Path, c.Hosts}
+	case c.Kind == catalog.KindService:
+		sql, args = anyHostRival, []any{id, c.Path}
 	}
-	var rival string
-	err := t.QueryRow(ctx, `
-		SELECT coalesce(min(id), '') FROM objects
-		WHERE kind = $1 AND id <> $2 AND coalesce(body ->> 'service', '') = $3 AND coalesce(body ->> 'method', '') = $4
-			AND CASE kind
-				WHEN 'endpoint' THEN regexp_replace(rtrim(body ->> 'path', '/'), '\{[^/]*\}', '{}', 'g')
-				ELSE rtrim(coalesce(body ->> 'path_prefix', ''), '/')
-			END = $5
-			AND CASE coalesce(body -> 'hosts', '[]')
-				WHEN '[]' THEN cardinality($6::text[]) = 0
-				ELSE body -> 'hosts' ?| $6::text[]
-			END`,
-		string(c.Kind), id, c.Service, c.Method, c.Path, hosts).Scan(&rival)
+	err = t.QueryRow(ctx, sql, args...).Scan(&rival)
 	return rival, fail("read rivals", err)
 }

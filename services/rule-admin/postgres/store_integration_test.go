@@ -483,3 +483,38 @@ func TestIntegrationTenantPeriods(t *testing.T) {
 		t.Errorf("TenantPeriods = %q, want %q", got, want)
 	}
 }
+
+// TestIntegrationRivalsAreIndexed guarantees that who else takes the requests of
+// a service or an endpoint is looked up, however many there are.
+func TestIntegrationRivalsAreIndexed(t *testing.T) {
+	t.Parallel()
+	s, conn := open(t, postgres.Config{}, encode)
+	exec(t, conn, `INSERT INTO objects (kind, id, version, body, kept, changed_at, changed_by)
+		SELECT kind, kind || n, 1000000 + row_number() OVER (), CASE kind
+			WHEN 'endpoint' THEN jsonb_build_object('service', 'service' || n % 10, 'method', 'GET', 'path', '/' || n || '/{id}')
+			ELSE jsonb_build_object('upstream', 'http://u', 'path_prefix', '/' || n) || CASE n % 2
+				WHEN 0 THEN '{}' ELSE jsonb_build_object('hosts', jsonb_build_array('h' || n || '.example')) END
+			END, '{}', now(), 'x'
+		FROM generate_series(1, 3000) n, unnest('{service,endpoint}'::text[]) kind`)
+	exec(t, conn, `ANALYZE objects`)
+	c := catalog.New(s, rand.Reader)
+	for _, p := range []struct {
+		kind     catalog.Kind
+		id, text string
+		rival    string
+	}{
+		{catalog.KindEndpoint, "e", `{"service":"service7","method":"GET","path":"/17/{name}"}`, "endpoints/endpoint17"},
+		{catalog.KindService, "s", `{"upstream":"http://u","path_prefix":"/18"}`, "services/service18"},
+		{catalog.KindService, "s", `{"upstream":"http://u","path_prefix":"/19","hosts":["other.example","h19.example"]}`, "services/service19"},
+	} {
+		_, err := c.Put(t.Context(), catalog.Put{Kind: p.kind, ID: p.id, Text: []byte(p.text)})
+		if !errors.Is(err, catalog.ErrConflict) || !strings.Contains(err.Error(), p.rival) {
+			t.Errorf("put %s: %v, want a conflict with %s", p.text, err, p.rival)
+		}
+	}
+	_ = s.Close() // a connection that ends reports what it did
+	waitUntil(t, "each index was used once", func() bool {
+		return query[bool](t, conn, `SELECT count(*) = 3 FROM pg_stat_user_indexes
+			WHERE indexrelname IN ('objects_endpoint_claims', 'objects_service_hosts', 'objects_service_prefixes') AND idx_scan = 1`)[0]
+	})
+}
