@@ -471,3 +471,29 @@ func spelled(v any) any {
 	}
 	return v
 }
+
+// indexed is how soon an event is found in the index: the way through Kafka,
+// and the index's refresh.
+const indexed = 30 * time.Second
+
+// documents returns what the index has that a query finds, at most 1,000.
+func (s system) documents(query string) []map[string]any {
+	s.Helper()
+	r := s.send(http.MethodPost, s.Env["ELASTICSEARCH_URL"]+"/ratelimit-usage-*/_search?size=1000&allow_no_indices=true",
+		`{"query": `+query+`}`, "Content-Type", "application/json")
+	var answer struct {
+		Hits struct {
+			Hits []struct {
+				Source map[string]any `json:"_source"`
+			} `json:"hits"`
+		} `json:"hits"`
+	}
+	if err := json.Unmarshal([]byte(r.body), &answer); err != nil || r.status != http.StatusOK {
+		s.Fatalf("%d %s", r.status, r.body)
+	}
+	docs := make([]map[string]any, 0, len(answer.Hits.Hits))
+	for _, hit := range answer.Hits.Hits {
+		docs = append(docs, hit.Source)
+	}
+	return docs
+}
