@@ -38,6 +38,7 @@ type Client struct {
 	log      *slog.Logger
 	kgoLog   *clientLog
 	metrics  *metrics
+	door     *door
 	producer *kgo.Client
 	admin    *kadm.Client
 	registry *Registry
@@ -59,13 +60,17 @@ func New(cfg Config, log *slog.Logger, registerer prometheus.Registerer) (*Clien
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
+	d := newDoor(cfg.dial)
 	c := &Client{
-		cfg: cfg, log: log, kgoLog: newClientLog(log), metrics: m,
+		cfg: cfg, log: log, kgoLog: newClientLog(log, d), metrics: m, door: d,
 		readers: make(map[any]context.CancelCauseFunc),
 		purging: make(map[string]bool),
 	}
-	if urls := splitURLs(cfg.SchemaRegistry); len(urls) > 0 {
-		c.registry = NewRegistry(urls...)
+	for _, w := range cfg.warnings() {
+		log.Warn("configuration", "remark", w)
+	}
+	if r := cfg.registry(); len(r.URLs) > 0 {
+		c.registry = OpenRegistry(r)
 	}
 	if c.producer, err = c.connect("producer", cfg.producing()...); err != nil {
 		return nil, err
@@ -78,7 +83,7 @@ func New(cfg Config, log *slog.Logger, registerer prometheus.Registerer) (*Clien
 // metric label, so it must come from code, never from data.
 func (c *Client) connect(role string, opts ...kgo.Opt) (*kgo.Client, error) {
 	hook := c.metrics.client(role)
-	cl, err := kgo.NewClient(append(append(c.cfg.base(c.kgoLog), hook.opt()), opts...)...)
+	cl, err := kgo.NewClient(append(append(c.cfg.base(c.kgoLog, c.door), hook.opt()), opts...)...)
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
@@ -90,7 +95,8 @@ func (c *Client) connect(role string, opts ...kgo.Opt) (*kgo.Client, error) {
 // is none.
 func (c *Client) Registry() *Registry { return c.registry }
 
-// Ping returns nil once any broker has answered.
+// Ping returns nil once any broker has answered. Its error says which knob is
+// wrong when credentials or certificates are refused.
 func (c *Client) Ping(ctx context.Context) error {
 	if err := c.producer.Ping(ctx); err != nil {
 		return fmt.Errorf("ping: %w", translate(err))

@@ -1,14 +1,17 @@
 package kafka
 
 import (
-	"crypto/tls"
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"penstock.dev/services/internal/conf"
 )
 
 // metadataMinAge is how soon a client may ask again who leads a partition. The
@@ -36,7 +39,14 @@ type Config struct {
 	// "penstock".
 	ClientID string
 	// TLS is used for every broker connection. Nil means plain text.
-	TLS *tls.Config
+	TLS *TLS
+	// SASL says who the client is to the brokers. The zero SASL is nobody.
+	SASL SASL
+	// RegistryUser and RegistryPassword are sent to the registry. Empty: none.
+	RegistryUser     string
+	RegistryPassword conf.Secret
+	// RegistryTLS is used for registries at https URLs.
+	RegistryTLS TLS
 	// Linger is how long a record waits for company before it is sent. Zero
 	// sends at once.
 	Linger time.Duration
@@ -67,14 +77,32 @@ func (c Config) Validate() error {
 		}
 	}
 	for _, u := range splitURLs(c.SchemaRegistry) {
-		if p, err := url.Parse(u); err != nil || p.Scheme != "http" && p.Scheme != "https" || p.Host == "" {
-			faults = append(faults, fmt.Errorf("schema registry: %q is not an http(s) URL", u))
+		if !isURL(u) {
+			faults = append(faults, fmt.Errorf("schema registry: %q is not an http(s) URL", hidePassword(u)))
 		}
 	}
+	if c.TLS != nil {
+		faults = append(faults, c.TLS.Validate())
+	}
+	faults = append(faults, c.SASL.Validate(), c.RegistryTLS.Validate())
 	if c.Linger < 0 || c.DeliveryTimeout < 0 || c.MaxBufferedRecords < 0 || c.MaxBufferedBytes < 0 {
 		faults = append(faults, errors.New("linger, delivery timeout and buffer bounds: must not be negative"))
 	}
 	return errors.Join(faults...)
+}
+
+// isURL reports whether u can be a registry's.
+func isURL(u string) bool {
+	p, err := url.Parse(u)
+	return err == nil && (p.Scheme == "http" || p.Scheme == "https") && p.Host != ""
+}
+
+// hidePassword is a URL, or what should have been one, for an error message.
+func hidePassword(u string) string {
+	if i := strings.LastIndexByte(u, '@'); i >= 0 {
+		return "***" + u[i:]
+	}
+	return u
 }
 
 // splitURLs splits a comma-separated list and drops what is empty.
@@ -89,7 +117,7 @@ func splitURLs(list string) []string {
 }
 
 // base returns the options that every connection of this package shares.
-func (c Config) base(log *clientLog) []kgo.Opt {
+func (c Config) base(log *clientLog, d *door) []kgo.Opt {
 	id := c.ClientID
 	if id == "" {
 		id = defaultClientID
@@ -101,12 +129,37 @@ func (c Config) base(log *clientLog) []kgo.Opt {
 		kgo.MetadataMinAge(metadataMinAge),
 		kgo.MetadataMaxAge(metadataMaxAge),
 		kgo.WithLogger(log),
+		kgo.Dialer(d.open),
 		kgo.DisableClientMetrics(), // they are on /metrics; pushing them also delays Close while brokers are away
 	}
-	if c.TLS != nil {
-		opts = append(opts, kgo.DialTLSConfig(c.TLS))
+	if m := c.SASL.mechanism(); m != nil {
+		opts = append(opts, kgo.SASL(m))
 	}
 	return opts
+}
+
+// dial opens one connection to a broker.
+func (c Config) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if c.TLS != nil {
+		return c.TLS.dial(ctx, network, addr)
+	}
+	return (&net.Dialer{}).DialContext(ctx, network, addr)
+}
+
+// registry is the configuration of the registry's client.
+func (c Config) registry() RegistryConfig {
+	return RegistryConfig{URLs: splitURLs(c.SchemaRegistry), User: c.RegistryUser, Password: c.RegistryPassword, TLS: c.RegistryTLS}
+}
+
+// warnings are what is configured and hardly meant.
+func (c Config) warnings() (said []string) {
+	if c.SASL.Mechanism == SASLPlain && c.TLS == nil {
+		said = append(said, "the password for Kafka is sent readable: "+knobSASL.String()+" is PLAIN and "+knobTLS.String()+" off")
+	}
+	if c.RegistryUser != "" && strings.Contains(c.SchemaRegistry, "http://") {
+		said = append(said, "the password for the schema registry is sent readable: "+knobRegistry.String()+" is not https")
+	}
+	return said
 }
 
 // producing returns the options of the one producer.

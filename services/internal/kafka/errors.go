@@ -29,6 +29,19 @@ var (
 	ErrClosed = errors.New("kafka: client closed")
 )
 
+// Refusals of a login name what to look at.
+var (
+	errLogin     = fmt.Errorf("%w: the brokers refuse the login; see %s, %s and %s", ErrForbidden, knobUser, knobPassword, knobSASL)
+	errMechanism = fmt.Errorf("%w: the brokers do not offer that way to log in; see %s", ErrForbidden, knobSASL)
+	errNoLogin   = fmt.Errorf("%w: the brokers do not let anybody log in there; see %s and %s", ErrForbidden, knobSASL, knobBrokers)
+)
+
+// refusedLogin reports whether err is about who the client says it is, which
+// may be mended at the brokers, so that it is waited for.
+func refusedLogin(err error) bool {
+	return errors.Is(err, errLogin) || errors.Is(err, errMechanism) || errors.Is(err, errNoLogin)
+}
+
 // translated pairs the library's errors with this package's.
 var translated = []struct {
 	from []error
@@ -39,9 +52,12 @@ var translated = []struct {
 	{[]error{kerr.UnknownTopicOrPartition, kerr.UnknownTopicID}, ErrNoTopic},
 	{[]error{kerr.MessageTooLarge, kerr.RecordListTooLarge}, ErrTooLarge},
 	{[]error{
-		kerr.TopicAuthorizationFailed, kerr.ClusterAuthorizationFailed,
-		kerr.SaslAuthenticationFailed, kerr.TransactionalIDAuthorizationFailed,
+		kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed, kerr.ClusterAuthorizationFailed,
+		kerr.TransactionalIDAuthorizationFailed,
 	}, ErrForbidden},
+	{[]error{kerr.SaslAuthenticationFailed}, errLogin},
+	{[]error{kerr.UnsupportedSaslMechanism}, errMechanism},
+	{[]error{kerr.IllegalSaslState}, errNoLogin},
 	{[]error{kgo.ErrClientClosed}, ErrClosed},
 }
 
@@ -52,6 +68,9 @@ func translate(err error) error {
 		return nil
 	}
 	for _, t := range translated {
+		if errors.Is(err, t.to) {
+			return err // already
+		}
 		for _, from := range t.from {
 			if errors.Is(err, from) {
 				return fmt.Errorf("%w: %w", t.to, err)

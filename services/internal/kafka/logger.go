@@ -15,7 +15,8 @@ const quiet = 10 * time.Second
 // clientLog passes the client library's messages on, a level lower than it
 // rates them: what it calls an error it also retries.
 type clientLog struct {
-	log *slog.Logger
+	log  *slog.Logger
+	door *door // told when the brokers refuse the credentials, which only the library's log says
 
 	mu   sync.Mutex
 	said map[string]*repeat // by message, and topic where it is about one: a closed set
@@ -26,8 +27,8 @@ type repeat struct {
 	missed int
 }
 
-func newClientLog(log *slog.Logger) *clientLog {
-	return &clientLog{log: log, said: make(map[string]*repeat)}
+func newClientLog(log *slog.Logger, d *door) *clientLog {
+	return &clientLog{log: log, door: d, said: make(map[string]*repeat)}
 }
 
 // Level tells the library what not to bother formatting.
@@ -35,6 +36,15 @@ func (l *clientLog) Level() kgo.LogLevel { return kgo.LogLevelInfo }
 
 // Log writes one message of the library unless it was written just now.
 func (l *clientLog) Log(level kgo.LogLevel, msg string, keyvals ...any) {
+	for i, v := range keyvals {
+		if err, ok := v.(error); ok {
+			err = translate(err)
+			if refusedLogin(err) {
+				l.door.refuse("", err)
+			}
+			keyvals[i] = err
+		}
+	}
 	missed, ok := l.admit(msg, time.Now())
 	if !ok {
 		return

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/sr"
+
+	"penstock.dev/services/internal/conf"
 )
 
 // Errors of Registry. Any other error is temporary, so far as the registry can
@@ -42,20 +45,52 @@ type Registry struct {
 	err    error
 }
 
-// NewRegistry returns a client of the registry at the given URLs, which are
-// tried in order until one answers. It does not dial. Credentials may be part
-// of a URL.
-func NewRegistry(urls ...string) *Registry {
+// RegistryConfig says where a registry is and how to enter.
+type RegistryConfig struct {
+	URLs     []string // tried in order until one answers; credentials may be part of one
+	User     string   // sent with every request; empty: none
+	Password conf.Secret
+	TLS      TLS // for https URLs
+}
+
+// NewRegistry returns a client of the registry at the given URLs. See
+// OpenRegistry.
+func NewRegistry(urls ...string) *Registry { return OpenRegistry(RegistryConfig{URLs: urls}) }
+
+// OpenRegistry returns a client of a registry. It does not dial.
+func OpenRegistry(c RegistryConfig) *Registry {
 	var all []string
-	for _, u := range urls {
+	for _, u := range c.URLs {
 		all = append(all, splitURLs(u)...)
 	}
-	client, err := sr.NewClient(
+	opts := []sr.ClientOpt{
 		sr.URLs(all...),
-		sr.HTTPClient(&http.Client{Timeout: registryTimeout}),
+		sr.HTTPClient(&http.Client{Timeout: registryTimeout, Transport: c.transport()}),
 		sr.UserAgent("penstock"),
-	)
+	}
+	if c.User != "" {
+		opts = append(opts, sr.BasicAuth(c.User, c.Password.Reveal()))
+	}
+	client, err := sr.NewClient(opts...)
 	return &Registry{client: client, err: err}
+}
+
+// secured reports whether any URL is an https one.
+func (c RegistryConfig) secured() bool {
+	return strings.Contains(strings.ToLower(strings.Join(c.URLs, ",")), "https:")
+}
+
+// transport is the default one, but for secured connections, which are this
+// package's own and use no proxy.
+func (c RegistryConfig) transport() http.RoundTripper {
+	std, ok := http.DefaultTransport.(*http.Transport)
+	if !ok || c.TLS == (TLS{}) || !c.secured() {
+		return http.DefaultTransport
+	}
+	own := std.Clone()
+	own.Proxy = nil
+	own.DialTLSContext = c.TLS.dial
+	return own
 }
 
 // Register makes schema, Avro as JSON text, the newest version of subject
@@ -99,9 +134,11 @@ func (r *Registry) Schema(ctx context.Context, id uint32) (text string, subjects
 func registryError(err error) error {
 	var re *sr.ResponseError
 	if !errors.As(err, &re) {
-		return err
+		return TLS{}.explain(err)
 	}
 	switch {
+	case re.StatusCode == http.StatusUnauthorized:
+		return fmt.Errorf("the registry refuses the credentials; see %s and %s: %w", knobRegistryUser, knobRegistryPassword, err)
 	case re.ErrorCode >= 40400 && re.ErrorCode <= 40499:
 		return fmt.Errorf("%w: %w", ErrRegistryNotFound, err)
 	case re.StatusCode == http.StatusConflict, re.ErrorCode >= 42200 && re.ErrorCode <= 42299, re.ErrorCode == http.StatusConflict:

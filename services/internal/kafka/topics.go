@@ -55,10 +55,10 @@ func (c *Client) ensureTopic(ctx context.Context, t Topic) error {
 			return nil
 		case ctx.Err() != nil:
 			return errors.Join(cause(ctx), err)
-		case isKafkaErr(err) && !kerr.IsRetriable(err):
+		case isKafkaErr(err) && !kerr.IsRetriable(err) && !refusedLogin(translate(err)):
 			return translate(err)
 		}
-		c.kgoLog.warn(t.Name, "topic cannot be created yet", "error", err.Error())
+		c.kgoLog.warn(t.Name, "topic cannot be created yet", "error", translate(err).Error())
 		if pause(ctx, wait) != nil {
 			return errors.Join(cause(ctx), err)
 		}

@@ -12,10 +12,12 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"penstock.dev/deploy/local/devbroker"
 	"penstock.dev/deploy/local/server"
@@ -39,6 +41,13 @@ type Broker struct {
 	mu      sync.Mutex
 	running *devbroker.Broker
 	real    *server.Process // instead of running
+	cluster *kfake.Cluster  // of StartSecure, instead of running
+
+	secure      *Security
+	port        int
+	dir         string
+	options     []kgo.Opt // of the kit's own clients
+	connections atomic.Int64
 }
 
 // Start runs an empty broker until the test ends.
@@ -86,7 +95,11 @@ func (b *Broker) Start() {
 		b.must(b.real.Restart(context.WithoutCancel(b.t.Context())))
 		return
 	}
-	if b.running != nil {
+	if b.running != nil || b.cluster != nil {
+		return
+	}
+	if b.secure != nil {
+		b.startSecure()
 		return
 	}
 	running, err := devbroker.Start(context.WithoutCancel(b.t.Context()), b.cfg, slog.New(slog.DiscardHandler))
@@ -112,6 +125,10 @@ func (b *Broker) stop() {
 		b.running.Close()
 		b.running = nil
 	}
+	if b.cluster != nil {
+		b.cluster.Close()
+		b.cluster = nil
+	}
 }
 
 // Cluster is the broker itself, for faults this package has no word for. It
@@ -120,6 +137,9 @@ func (b *Broker) Cluster() *kfake.Cluster {
 	b.t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.cluster != nil {
+		return b.cluster
+	}
 	if b.running == nil {
 		b.t.Fatal("the broker is stopped, or not one that fails on request")
 	}

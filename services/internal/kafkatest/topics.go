@@ -32,7 +32,7 @@ func (b *Broker) client(opts ...kgo.Opt) (*kgo.Client, context.Context, func()) 
 		kgo.FetchMaxWait(100 * time.Millisecond),
 		kgo.DisableClientMetrics(),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
-	}, opts...)...)
+	}, slices.Concat(b.options, opts)...)...)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -1,0 +1,151 @@
+package kafkatest
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"penstock.dev/deploy/local/server"
+)
+
+var loopback = []net.IP{net.IPv4(127, 0, 0, 1)}
+
+// Security is what a broker asks of those who connect.
+type Security struct {
+	// Mechanism, User and Password let one user in: PLAIN, SCRAM-SHA-256 or
+	// SCRAM-SHA-512. An empty mechanism asks nobody.
+	Mechanism, User, Password string
+	// Authority signs the broker's certificate, which ends at CertEnd, zero for
+	// a day from now. Nil means no TLS.
+	Authority *Authority
+	CertEnd   time.Time
+	// ClientCerts has the broker refuse clients without a certificate that the
+	// authority signed.
+	ClientCerts bool
+}
+
+func (s Security) issue() Files {
+	end := s.CertEnd
+	if end.IsZero() {
+		end = time.Now().Add(24 * time.Hour)
+	}
+	return s.Authority.Issue("broker", end)
+}
+
+func (s Security) mechanism() sasl.Mechanism {
+	auth := scram.Auth{User: s.User, Pass: s.Password}
+	switch s.Mechanism {
+	case "PLAIN":
+		return plain.Auth{User: s.User, Pass: s.Password}.AsMechanism()
+	case "SCRAM-SHA-256":
+		return auth.AsSha256Mechanism()
+	}
+	return auth.AsSha512Mechanism()
+}
+
+// StartSecure runs an empty broker that lets in only whom s describes, until
+// the test ends. It has no schema registry.
+func StartSecure(t testing.TB, s Security) *Broker {
+	t.Helper()
+	port, err := server.FreePort(t.Context())
+	if err != nil {
+		t.Fatalf("kafkatest: %v", err)
+	}
+	b := &Broker{t: t, secure: &s, port: port, dir: t.TempDir()}
+	t.Cleanup(b.stop)
+	b.Start()
+	return b
+}
+
+// startSecure starts or restarts a broker of StartSecure.
+func (b *Broker) startSecure() {
+	b.t.Helper()
+	b.options = nil
+	opts := []kfake.Opt{
+		kfake.NumBrokers(1), kfake.Ports(b.port), kfake.DataDir(b.dir), kfake.ListenFn(b.counting),
+	}
+	if s := b.secure; s.Mechanism != "" {
+		opts = append(opts, kfake.EnableSASL(), kfake.Superuser(s.Mechanism, s.User, s.Password))
+		b.options = append(b.options, kgo.SASL(s.mechanism()))
+	}
+	if s := b.secure; s.Authority != nil {
+		opts = append(opts, kfake.TLS(b.serverTLS()))
+		b.options = append(b.options, kgo.DialTLSConfig(b.clientTLS()))
+	}
+	cluster, err := kfake.NewCluster(opts...)
+	if err != nil {
+		b.t.Fatalf("kafkatest: %v", err)
+	}
+	b.cluster, b.Brokers = cluster, cluster.ListenAddrs()
+}
+
+func (b *Broker) serverTLS() *tls.Config {
+	b.t.Helper()
+	files := b.secure.issue()
+	cert, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	if err != nil {
+		b.t.Fatalf("kafkatest: %v", err)
+	}
+	c := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	if b.secure.ClientCerts {
+		c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, b.secure.Authority.pool()
+	}
+	return c
+}
+
+// clientTLS is that of the kit's own clients.
+func (b *Broker) clientTLS() *tls.Config {
+	b.t.Helper()
+	files := b.secure.Authority.Issue("kafkatest", time.Now().Add(time.Hour))
+	cert, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	if err != nil {
+		b.t.Fatalf("kafkatest: %v", err)
+	}
+	return &tls.Config{
+		RootCAs: b.secure.Authority.pool(), Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12,
+	}
+}
+
+func (a *Authority) pool() *x509.CertPool {
+	a.t.Helper()
+	pem, err := os.ReadFile(a.File)
+	if err != nil {
+		a.t.Fatalf("kafkatest: %v", err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(pem)
+	return pool
+}
+
+// counting listens and counts the connections.
+func (b *Broker) counting(network, address string) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(b.t.Context(), network, address)
+	return &counted{l, &b.connections}, err
+}
+
+// Connections is how often a broker of StartSecure was connected to.
+func (b *Broker) Connections() int { return int(b.connections.Load()) }
+
+type counted struct {
+	net.Listener
+	n *atomic.Int64
+}
+
+// Accept waits for the next connection.
+func (c *counted) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	if err == nil {
+		c.n.Add(1)
+	}
+	return conn, err
+}
