@@ -46,7 +46,7 @@ func StartBroker(ctx context.Context, dir string, o BrokerOptions) (*Process, er
 		Name: cmp.Or(o.Name, "kafka"), Path: path, Args: append(args, o.Args...), Dir: dir,
 		Addr: addr, URL: url,
 		Ready: func(ctx context.Context) error {
-			if err := pingKafka(ctx, addr); err != nil {
+			if err := pingKafka(ctx, addr, brokerNode); err != nil {
 				return err
 			}
 			return Answers200(url + "/")(ctx)
@@ -54,6 +54,9 @@ func StartBroker(ctx context.Context, dir string, o BrokerOptions) (*Process, er
 		Run: o.Run,
 	})
 }
+
+// brokerNode is the id of the only node of the development broker.
+const brokerNode = 0
 
 func buildBroker(ctx context.Context, run Run) (string, error) {
 	root, err := Root()

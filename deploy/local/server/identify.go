@@ -95,6 +95,7 @@ type record struct {
 	Name       string         `json:"name"`
 	Addr       string         `json:"addr"`
 	URL        string         `json:"url"`
+	SecureAddr string         `json:"secure_addr,omitempty"`
 	Log        string         `json:"log"`
 	PIDFile    string         `json:"pid_file"`
 	Stop       syscall.Signal `json:"stop_signal"`
@@ -152,7 +153,7 @@ func Find(dir string) (p *Process, found bool, err error) {
 		return nil, false, fmt.Errorf("%s: %w", recordPath(dir), err)
 	}
 	p = newProcess(Spec{
-		Name: r.Name, Dir: dir, Addr: r.Addr, URL: r.URL, Stop: r.Stop, StopWithin: r.StopWithin,
+		Name: r.Name, Dir: dir, Addr: r.Addr, URL: r.URL, SecureAddr: r.SecureAddr, Stop: r.Stop, StopWithin: r.StopWithin,
 		Run: Run{LogPath: r.Log, PIDPath: r.PIDFile},
 	})
 	if !alive {

@@ -1,14 +1,16 @@
 package server
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -18,6 +20,9 @@ type KafkaOptions struct {
 	ControllerPort int      // 0 picks a free one
 	HeapMB         int      // 0 means 512
 	Properties     []string // further server properties, name=value, last
+	// Secure adds a listener with TLS, SASL or both; its address is SecureAddr of
+	// the process. Nil adds none.
+	Secure *KafkaSecurity
 	Run
 }
 
@@ -33,39 +38,89 @@ func StartKafka(ctx context.Context, dir string, o KafkaOptions) (*Process, erro
 }
 
 func kafkaSpec(ctx context.Context, dir string, o KafkaOptions) (Spec, error) {
-	java, classPath, err := kafkaRuntime(ctx, o.Run)
-	if err != nil {
+	run := kafkaRun{heapMB: o.HeapMB, properties: o.Properties, secure: o.Secure, replicas: 1, Run: o.Run}
+	node := kafkaNode{id: 1, name: "kafka", dir: dir, port: o.Port, controllerPort: o.ControllerPort}
+	if err := errors.Join(run.prepare(ctx), node.locate(ctx, run)); err != nil {
 		return Spec{}, err
 	}
-	port, err1 := orFree(ctx, o.Port, dir, o.Run, addrOf)
-	controller, err2 := orFree(ctx, o.ControllerPort, dir, Run{}, nil)
-	dir, err3 := filepath.Abs(dir)
-	if err := errors.Join(err1, err2, err3); err != nil {
+	run.voters = node.voter()
+	return run.spec(ctx, node)
+}
+
+// A kafkaRun is what all nodes of a cluster have in common.
+type kafkaRun struct {
+	java, classPath string
+	heapMB          int
+	properties      []string
+	secure          *KafkaSecurity
+	voters          string // the controllers, as Kafka wants them listed
+	replicas        int    // of every topic; one less must be in sync, or one
+	Run
+}
+
+// prepare gets the software.
+func (r *kafkaRun) prepare(ctx context.Context) (err error) {
+	if r.heapMB == 0 {
+		r.heapMB = 512
+	}
+	r.java, r.classPath, err = kafkaRuntime(ctx, r.Run)
+	return err
+}
+
+// A kafkaNode is one server. Ports of 0 are picked by locate.
+type kafkaNode struct {
+	id                               int
+	name, dir                        string
+	port, controllerPort, securePort int
+}
+
+func (n *kafkaNode) locate(ctx context.Context, r kafkaRun) error {
+	var err1, err2, err3, err4 error
+	n.port, err1 = orFree(ctx, n.port, n.dir, r.Run, addrOf)
+	n.controllerPort, err2 = orFree(ctx, n.controllerPort, n.dir, Run{}, nil)
+	if r.secure != nil {
+		n.securePort, err3 = orFree(ctx, r.secure.Port, n.dir, r.Run, secureAddrOf)
+	}
+	n.dir, err4 = filepath.Abs(n.dir)
+	return errors.Join(err1, err2, err3, err4)
+}
+
+func (n *kafkaNode) voter() string {
+	return fmt.Sprintf("%d@%s", n.id, loopback(n.controllerPort))
+}
+
+// spec writes the configuration of a node, formats its log directory unless
+// that has been done, and describes its process.
+func (r *kafkaRun) spec(ctx context.Context, n kafkaNode) (Spec, error) {
+	config := filepath.Join(n.dir, "server.properties")
+	data := filepath.Join(n.dir, "data")
+	lines := r.kafkaProperties(n, data)
+	spec := Spec{
+		Name: n.name, Path: r.java, Dir: n.dir, Addr: loopback(n.port),
+		Args:       append(jvmArgs(r.heapMB), "-cp", r.classPath, "kafka.Kafka", config),
+		StopWithin: 2 * defaultStop,
+		Run:        r.Run,
+	}
+	spec.Ready = func(ctx context.Context) error { return pingKafka(ctx, spec.Addr, n.id) }
+	if err := os.MkdirAll(n.dir, 0o755); err != nil {
 		return Spec{}, err
 	}
-	addr := loopback(port)
-	config := filepath.Join(dir, "server.properties")
-	data := filepath.Join(dir, "data")
-	properties := kafkaProperties(addr, loopback(controller), data) + strings.Join(append(o.Properties, ""), "\n")
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(config, []byte(properties), 0o644)); err != nil {
-		return Spec{}, err
-	}
-	if !fileExists(filepath.Join(data, "meta.properties")) {
-		if err := formatKafka(ctx, java, classPath, config); err != nil {
+	if r.secure != nil {
+		spec.SecureAddr = loopback(n.securePort)
+		more, err := r.secure.install(n.dir)
+		if err != nil {
 			return Spec{}, err
 		}
+		lines = append(lines, more...)
 	}
-	heap := o.HeapMB
-	if heap == 0 {
-		heap = 512
+	lines = append(append(lines, r.properties...), "")
+	if err := os.WriteFile(config, []byte(strings.Join(lines, "\n")), 0o600); err != nil { // a password may be in it
+		return Spec{}, err
 	}
-	args := append(jvmArgs(heap), "-cp", classPath, "kafka.Kafka", config)
-	return Spec{
-		Name: "kafka", Path: java, Args: args, Dir: dir, Addr: addr,
-		Ready:      func(ctx context.Context) error { return pingKafka(ctx, addr) },
-		StopWithin: 2 * defaultStop,
-		Run:        o.Run,
-	}, nil
+	if fileExists(filepath.Join(data, "meta.properties")) {
+		return spec, nil
+	}
+	return spec, r.format(ctx, config)
 }
 
 // kafkaRuntime returns java and the class path of broker, tools and Connect.
@@ -103,54 +158,63 @@ func jvmArgs(heapMB int) []string {
 	}
 }
 
-func kafkaProperties(addr, controller, data string) string {
-	return strings.Join([]string{
+func (r *kafkaRun) kafkaProperties(n kafkaNode, data string) []string {
+	addr, controller := loopback(n.port), loopback(n.controllerPort)
+	listeners, advertised := "PLAINTEXT://"+addr+",CONTROLLER://"+controller, "PLAINTEXT://"+addr
+	protocols := "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
+	if r.secure != nil {
+		secure := ",SECURE://" + loopback(n.securePort)
+		listeners, advertised = listeners+secure, advertised+secure
+		protocols += ",SECURE:" + r.secure.protocol()
+	}
+	replicas, inSync := strconv.Itoa(r.replicas), strconv.Itoa(max(1, r.replicas-1))
+	return []string{
 		"process.roles=broker,controller",
-		"node.id=1",
-		"controller.quorum.voters=1@" + controller,
-		"listeners=PLAINTEXT://" + addr + ",CONTROLLER://" + controller,
-		"advertised.listeners=PLAINTEXT://" + addr,
+		"node.id=" + strconv.Itoa(n.id),
+		"controller.quorum.voters=" + r.voters,
+		"listeners=" + listeners,
+		"advertised.listeners=" + advertised,
 		"controller.listener.names=CONTROLLER",
 		"inter.broker.listener.name=PLAINTEXT",
-		"listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+		"listener.security.protocol.map=" + protocols,
 		"log.dirs=" + data,
 		"auto.create.topics.enable=false",
 		"num.partitions=1",
-		"default.replication.factor=1",
-		"min.insync.replicas=1",
+		"default.replication.factor=" + replicas,
+		"min.insync.replicas=" + inSync,
 		"offsets.topic.num.partitions=3",
-		"offsets.topic.replication.factor=1",
+		"offsets.topic.replication.factor=" + replicas,
 		"transaction.state.log.num.partitions=3",
-		"transaction.state.log.replication.factor=1",
-		"transaction.state.log.min.isr=1",
+		"transaction.state.log.replication.factor=" + replicas,
+		"transaction.state.log.min.isr=" + inSync,
 		"share.coordinator.state.topic.num.partitions=3",
-		"share.coordinator.state.topic.replication.factor=1",
-		"share.coordinator.state.topic.min.isr=1",
-		// A node that was killed is let back after 2 s, not 9.
+		"share.coordinator.state.topic.replication.factor=" + replicas,
+		"share.coordinator.state.topic.min.isr=" + inSync,
+		// A node that was killed is let back, or given up, after 2 s, not 9.
 		"broker.session.timeout.ms=2000",
 		"broker.heartbeat.interval.ms=400",
 		"group.initial.rebalance.delay.ms=0",
 		"log.cleaner.backoff.ms=1000",
 		"log.cleaner.dedupe.buffer.size=8388608",
 		"log.retention.check.interval.ms=5000",
-		"",
-	}, "\n")
+	}
 }
 
-// formatKafka makes an empty log directory. Every estate is its own cluster;
-// their ids may be equal.
-func formatKafka(ctx context.Context, java, classPath, config string) error {
+// format makes an empty log directory. Every estate is its own cluster; their
+// ids may be equal.
+func (r *kafkaRun) format(ctx context.Context, config string) error {
 	const clusterID = "cGVuc3RvY2stbG9jYWwtMQ"
-	args := append(jvmArgs(256), "-cp", classPath, "kafka.tools.StorageTool", "format", "-t", clusterID, "-c", config)
-	if out, err := exec.CommandContext(ctx, java, args...).CombinedOutput(); err != nil {
+	args := append(jvmArgs(256), "-cp", r.classPath, "kafka.tools.StorageTool", "format", "-t", clusterID, "-c", config)
+	args = append(args, r.secure.scram()...)
+	if out, err := exec.CommandContext(ctx, r.java, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("format: %w: %s", err, out)
 	}
 	return nil
 }
 
-// pingKafka asks for the metadata of no topic and wants the broker itself in
-// the answer: it does not list itself before it is registered and unfenced.
-func pingKafka(ctx context.Context, addr string) error {
+// pingKafka asks for the metadata of no topic and wants node id itself in the
+// answer: it does not list itself before it is registered and unfenced.
+func pingKafka(ctx context.Context, addr string, id int) error {
 	conn, err := dial(ctx, addr)
 	if err != nil {
 		return err
@@ -165,15 +229,35 @@ func pingKafka(ctx context.Context, addr string) error {
 	if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)); err != nil {
 		return err
 	}
-	var head [12]byte // size, correlation, number of brokers
-	if _, err := io.ReadFull(conn, head[:]); err != nil {
-		return err
+	r := bufio.NewReader(conn)
+	number := func() int32 { // and the first error
+		var n int32
+		if err == nil {
+			err = binary.Read(r, binary.BigEndian, &n)
+		}
+		return n
 	}
-	if binary.BigEndian.Uint32(head[4:]) != correlation {
+	text := func() {
+		var n int16
+		if err == nil {
+			err = binary.Read(r, binary.BigEndian, &n)
+		}
+		if err == nil && n > 0 {
+			_, err = r.Discard(int(n))
+		}
+	}
+	_ = number() // size
+	if got := number(); err == nil && got != correlation {
 		return errors.New("metadata: the answer is to another question")
 	}
-	if n := int32(binary.BigEndian.Uint32(head[8:])); n < 1 {
-		return errors.New("metadata: the cluster has no broker yet")
+	for range number() {
+		node := number()
+		text() // host
+		_ = number()
+		text() // rack
+		if err == nil && int(node) == id {
+			return nil
+		}
 	}
-	return nil
+	return cmp.Or(err, fmt.Errorf("metadata: the cluster does not list node %d yet", id))
 }

@@ -79,6 +79,8 @@ func orFree(ctx context.Context, port int, dir string, run Run, of func(record) 
 func addrOf(r record) string { return r.Addr }
 func urlOf(r record) string  { return r.URL }
 
+func secureAddrOf(r record) string { return r.SecureAddr }
+
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 func ephemeralFrom() int {

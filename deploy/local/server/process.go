@@ -23,6 +23,9 @@ const (
 	defaultStop = 10 * time.Second
 )
 
+// ErrKilled reports a process that did not end when asked to, and was killed.
+var ErrKilled = errors.New("was killed")
+
 // ErrExited reports a server that ended before it was ready, or that is not
 // running when it should be.
 var ErrExited = errors.New("process has exited")
@@ -61,6 +64,9 @@ type Spec struct {
 	Stdin []byte
 	Addr  string // host:port it serves, for Process.Addr
 	URL   string // for Process.URL
+	// SecureAddr is host:port of a second listener, with TLS or SASL, for
+	// Process.SecureAddr.
+	SecureAddr string
 
 	// Ready is asked until it returns nil. It must be quick and honour ctx.
 	Ready func(ctx context.Context) error
@@ -87,6 +93,8 @@ type Process struct {
 	URL     string // in the form that clients of this server take
 	Dir     string // data, log and pid
 	LogPath string // everything it wrote to stdout and stderr, all runs
+	// SecureAddr is host:port of the listener that KafkaOptions.Secure asked for.
+	SecureAddr string
 
 	spec Spec
 
@@ -149,7 +157,8 @@ func (s Spec) withDefaults() Spec {
 }
 
 func newProcess(spec Spec) *Process {
-	return &Process{Name: spec.Name, Addr: spec.Addr, URL: spec.URL, Dir: spec.Dir, LogPath: spec.LogPath, spec: spec}
+	return &Process{Name: spec.Name, Addr: spec.Addr, URL: spec.URL, Dir: spec.Dir, LogPath: spec.LogPath,
+		SecureAddr: spec.SecureAddr, spec: spec}
 }
 
 // start launches and waits for readiness. It kills what does not become ready.
@@ -329,8 +338,8 @@ func (p *Process) stop(ctx context.Context) error {
 	case <-p.Exited():
 		return p.forget()
 	case <-within.Done():
-		err := fmt.Errorf("%s (pid %d) had not stopped after %v and was killed",
-			p.Name, p.PID(), time.Since(begun).Round(time.Millisecond))
+		err := fmt.Errorf("%s (pid %d) had not stopped after %v and %w",
+			p.Name, p.PID(), time.Since(begun).Round(time.Millisecond), ErrKilled)
 		return errors.Join(err, p.Kill())
 	}
 }
@@ -397,7 +406,7 @@ func (p *Process) record(id ID) error {
 		return fmt.Errorf("%s: %w", p.Name, err)
 	}
 	return writeRecord(p.Dir, record{
-		ID: id, Name: p.Name, Addr: p.Addr, URL: p.URL, Log: p.LogPath, PIDFile: p.spec.PIDPath,
+		ID: id, Name: p.Name, Addr: p.Addr, URL: p.URL, SecureAddr: p.SecureAddr, Log: p.LogPath, PIDFile: p.spec.PIDPath,
 		Stop: p.spec.Stop, StopWithin: p.spec.StopWithin,
 	})
 }
