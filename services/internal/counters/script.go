@@ -4,6 +4,7 @@ import (
 	"crypto/sha1" // Redis names scripts by it
 	"embed"
 	"encoding/hex"
+	"strconv"
 	"strings"
 )
 
@@ -11,7 +12,7 @@ import (
 var lua embed.FS
 
 // algorithmsMark is the line of frame.lua that the algorithms replace.
-const algorithmsMark = "-- ALGORITHMS --\n"
+const algorithmsMark = "-- ALGORITHMS --"
 
 // A script is a Lua program and the name that the server's cache has for it.
 type script struct {
@@ -23,13 +24,19 @@ func newScript(text string) script {
 	return script{text: text, sha: hex.EncodeToString(sum[:])}
 }
 
+// algorithms are the files algo_*.lua. The plan names them by their place here,
+// from 1.
+var algorithms = []string{"gcra", "quota"}
+
 // decideText assembles the deciding script from its files.
 func decideText() string {
-	var algorithms strings.Builder
-	for _, name := range []string{"algo_gcra", "algo_quota"} {
-		algorithms.WriteString(source(name))
+	var b strings.Builder
+	for i, name := range algorithms {
+		b.WriteString([]string{"if", "elseif"}[min(i, 1)] + " algorithm == " + strconv.Itoa(i+1) + " then\n")
+		b.WriteString(source("algo_" + name))
 	}
-	return strings.Replace(source("frame"), algorithmsMark, algorithms.String(), 1)
+	b.WriteString("end\n")
+	return strings.Replace(source("frame"), algorithmsMark, b.String(), 1)
 }
 
 // source returns a file without its comments: the server keeps every byte.
@@ -40,7 +47,7 @@ func source(name string) string {
 	}
 	var b strings.Builder
 	for line := range strings.Lines(string(text)) {
-		if trimmed := strings.TrimSpace(line); line == algorithmsMark || trimmed != "" && !strings.HasPrefix(trimmed, "--") {
+		if trimmed := strings.TrimSpace(line); trimmed == algorithmsMark || trimmed != "" && !strings.HasPrefix(trimmed, "--") {
 			b.WriteString(line)
 		}
 	}

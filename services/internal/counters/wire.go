@@ -16,6 +16,15 @@ import (
 const (
 	flagSoft   = 1
 	flagShadow = 2
+
+	algorithmGCRA  = 1 // places in algorithms
+	algorithmQuota = 2
+)
+
+// Bytes of the plan.
+const (
+	planHead   = 1 + 1 + 2 + 2       // of a decision
+	planCharge = 2 + 1 + 1 + 8 + 4*8 // of a charge
 )
 
 // A part is one decision as the script wants it, before it is given its place
@@ -28,19 +37,12 @@ type part struct {
 }
 
 type chargePart struct {
-	key   string
-	term  term
-	flags byte
+	key       string
+	flags     byte
+	algorithm byte
+	cost      int64
+	numbers   [4]int64 // what the algorithm's file says it asks
 }
-
-// A term is what the script is told of a charge, apart from its counter.
-type term struct {
-	algorithm string
-	numbers   [5]int64
-}
-
-// termLength is how many numbers each algorithm's term has.
-var termLength = map[string]int{"g": 5, "q": 4}
 
 // newPart encodes a decision. The error wraps limit.ErrBounds.
 func newPart(d *limit.Decision) (part, error) {
@@ -52,17 +54,8 @@ func newPart(d *limit.Decision) (part, error) {
 	}
 	p := part{charges: make([]chargePart, len(d.Charges)), decision: d}
 	for i := range d.Charges {
-		c := &d.Charges[i]
-		t, err := termOf(c)
-		if err != nil {
+		if err := p.charges[i].encode(&d.Charges[i]); err != nil {
 			return part{}, fmt.Errorf("charge %d: %w", i, err)
-		}
-		p.charges[i] = chargePart{key: Key(c.Counter), term: t}
-		if c.Soft {
-			p.charges[i].flags |= flagSoft
-		}
-		if c.Counter.Shadow {
-			p.charges[i].flags |= flagShadow
 		}
 	}
 	if q := &d.Request; q.ID != "" {
@@ -72,47 +65,58 @@ func newPart(d *limit.Decision) (part, error) {
 	return p, nil
 }
 
-func termOf(c *limit.Charge) (term, error) {
+func (p *chargePart) encode(c *limit.Charge) error {
 	if err := c.Validate(); err != nil {
-		return term{}, err
+		return err
 	}
 	if c.Algorithm == rule.CalendarQuota {
-		return term{"q", [5]int64{c.Cost, c.Limit, c.Span.Start.UnixMicro(), c.Span.End.UnixMicro()}}, nil
+		p.algorithm = algorithmQuota
+		p.numbers = [4]int64{c.Limit, c.Span.Start.UnixMicro(), c.Span.End.UnixMicro()}
+	} else {
+		b, err := limit.NewBucket(c.Limit, c.Window, c.Burst)
+		if err != nil {
+			return err
+		}
+		p.algorithm = algorithmGCRA
+		p.numbers = [4]int64{b.Capacity, b.Unit, b.Refill, b.Tick}
 	}
-	b, err := limit.NewBucket(c.Limit, c.Window, c.Burst)
-	if err != nil {
-		return term{}, err
+	p.key, p.cost = Key(c.Counter), c.Cost
+	if c.Soft {
+		p.flags |= flagSoft
 	}
-	return term{"g", [5]int64{c.Cost, b.Capacity, b.Unit, b.Refill, b.Tick}}, nil
+	if c.Counter.Shadow {
+		p.flags |= flagShadow
+	}
+	return nil
 }
 
-// A call is a batch of parts as the script wants it: what is the same in
+// A call is a batch of parts as the script wants it: a counter that is in
 // several is sent once.
 type call struct {
-	keys  []string
-	terms []term
-	plan  []byte
-	args  []any // what follows the plan: terms and requests
+	keys     []string
+	plan     []byte
+	requests []string // fingerprints, and decision ids with notes
 
-	keyNumbers  map[string]int // of a call that has many; nil: they are searched
-	termNumbers []int          // where each of terms begins in args, by number
+	numbers map[string]int // of the keys of a call that has many; nil: they are searched
 }
 
 // few is up to how many keys looking through them all beats a map.
 const few = 16
 
 func newCall(parts []part) *call {
-	charges := 0
+	charges, requests := 0, 0
 	for i := range parts {
 		charges += len(parts[i].charges)
+		if parts[i].key != "" {
+			requests++
+		}
 	}
 	c := &call{
-		keys: make([]string, 0, charges+1),
-		plan: make([]byte, 0, 5*(charges+len(parts))),
-		args: make([]any, 0, 6*min(charges, few)+2),
+		keys: make([]string, 0, charges+requests),
+		plan: make([]byte, 0, planHead*len(parts)+planCharge*charges),
 	}
 	if charges > few {
-		c.keyNumbers = make(map[string]int, charges)
+		c.numbers = make(map[string]int, charges)
 	}
 	for i := range parts {
 		c.add(&parts[i])
@@ -121,70 +125,76 @@ func newCall(parts []part) *call {
 }
 
 func (c *call) add(p *part) {
-	c.plan = append(c.plan, byte(len(p.charges)))
+	head := len(c.plan)
+	c.plan = append(c.plan, byte(len(p.charges)), 0)
 	if p.key == "" {
 		c.plan = append(c.plan, 0, 0, 0, 0)
 	} else {
 		c.number(c.key(p.key))
-		c.number(c.arg(p.request[0], p.request[1]))
+		c.number(firstRequest + len(c.requests))
+		c.requests = append(c.requests, p.request[0], p.request[1])
 	}
 	for i := range p.charges {
-		c.number(c.key(p.charges[i].key))
-		c.number(c.term(p.charges[i].term))
-		c.plan = append(c.plan, p.charges[i].flags)
+		charge := &p.charges[i]
+		known := len(c.keys)
+		n := c.key(charge.key)
+		if n <= known && p.hasCounter(charge.key, i) {
+			c.plan[head+1] = 1
+		}
+		c.number(n)
+		c.plan = append(c.plan, charge.flags, charge.algorithm)
+		c.plan = appendDouble(c.plan, charge.cost)
+		for _, v := range charge.numbers {
+			c.plan = appendDouble(c.plan, v)
+		}
 	}
 }
+
+// hasCounter reports whether one of the first n charges is on key.
+func (p *part) hasCounter(key string, n int) bool {
+	return slices.ContainsFunc(p.charges[:n], func(c chargePart) bool { return c.key == key })
+}
+
+// firstRequest is the number of the first argument after now and the plan.
+const firstRequest = 3
 
 // number appends a key's or an argument's number. A call of maxCharges charges
 // has fewer than 2^16 of either.
 func (c *call) number(n int) { c.plan = binary.BigEndian.AppendUint16(c.plan, uint16(n)) }
 
+func appendDouble(b []byte, v int64) []byte {
+	return binary.BigEndian.AppendUint64(b, math.Float64bits(float64(v)))
+}
+
 // key returns the key's number, from 1.
 func (c *call) key(k string) int {
-	if c.keyNumbers == nil {
+	if c.numbers == nil {
 		if i := slices.Index(c.keys, k); i >= 0 {
 			return i + 1
 		}
-	} else if n, ok := c.keyNumbers[k]; ok {
+	} else if n, ok := c.numbers[k]; ok {
 		return n
 	}
 	c.keys = append(c.keys, k)
-	if c.keyNumbers != nil {
-		c.keyNumbers[k] = len(c.keys)
+	if c.numbers != nil {
+		c.numbers[k] = len(c.keys)
 	}
 	return len(c.keys)
-}
-
-// arg appends arguments and returns the first one's number; two precede them.
-func (c *call) arg(args ...any) int {
-	c.args = append(c.args, args...)
-	return len(c.args) - len(args) + 3
-}
-
-// term returns the number of the term's first argument. A batch has few
-// distinct terms: those of its rules.
-func (c *call) term(t term) int {
-	if i := slices.Index(c.terms, t); i >= 0 {
-		return c.termNumbers[i]
-	}
-	n := c.arg(t.algorithm)
-	for _, v := range t.numbers[:termLength[t.algorithm]] {
-		c.args = append(c.args, v)
-	}
-	c.terms, c.termNumbers = append(c.terms, t), append(c.termNumbers, n)
-	return n
 }
 
 // command returns the words of an EVALSHA or EVAL. now is "" for the server's
 // clock.
 func (c *call) command(verb, script, now string) []any {
-	words := make([]any, 0, 5+len(c.keys)+len(c.args))
+	words := make([]any, 0, 5+len(c.keys)+len(c.requests))
 	words = append(words, verb, script, len(c.keys))
 	for _, k := range c.keys {
 		words = append(words, k)
 	}
 	words = append(words, now, c.plan)
-	return append(words, c.args...)
+	for _, r := range c.requests {
+		words = append(words, r)
+	}
+	return words
 }
 
 // Statuses of a decision in the script's reply.

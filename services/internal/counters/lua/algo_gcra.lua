@@ -1,81 +1,71 @@
 -- algo_gcra.lua is limit.Bucket: the generic cell rate algorithm in whole
 -- credits.
 --
--- term   'g', cost, capacity (units), unit (credits), refill (credits a tick),
+-- asks   a capacity (units), b unit (credits), c refill (credits a tick), d
 --        tick (µs)
 -- value  version, debt (credits), unit (credits), at (µs), expiry (µs); the
 --        numbers are doubles
-do
-  local YEARS = 315576000000000 -- ten, in µs: no value lives longer untouched
+local MAX_WAIT = 4503599627370496 -- 2^52 µs: what takes longer is never
+local YEARS = 315576000000000 -- ten, in µs: no value lives longer untouched
+local SPARE = 60000000 -- µs that a value is kept at most for fewer renewals
 
-  local algo = {size = 33}
-  algorithms.g = algo
-
-  function algo.term(pos)
-    local capacity, unit, tick = A[pos + 2] + 0, A[pos + 3] + 0, A[pos + 5] + 0
-    return {
-      algo = algo, cost = A[pos + 1] + 0, capacity = capacity, unit = unit, refill = A[pos + 4] + 0, tick = tick,
-      full = capacity * unit, now = floor(now / tick),
-    }
+local capacity, unit, refill, tick = a, b, c, d
+local version, debt, credits, at, expiry = VERSION, 0, unit, 0, 0
+if raw and #raw == 33 then version, debt, credits, at, expiry = unstruct('<Bdddd', raw) end
+if version ~= VERSION or raw and #raw ~= 33 then
+  status = UNREADABLE
+elseif capacity == 0 then
+  if units > 0 then wait = -1 end
+else
+  -- What is owed now, in credits of unit, and since which tick.
+  local full, since = capacity * unit, now / tick
+  since = since - since % 1
+  if debt > 0 then
+    if credits ~= unit then -- the limit was another: whole units are exact, parts of one are rounded up
+      local whole = floor(debt / credits)
+      local part = ceil((debt - whole * credits) / credits * unit)
+      debt = whole >= capacity and full or whole * unit + min(unit, part)
+    end
+    local from = at / tick
+    from = from + -from % 1
+    local elapsed = since - from
+    if elapsed > 0 then
+      debt = debt - elapsed * refill
+      if debt < 0 then debt = 0 end
+    else
+      since = from
+    end
+    if debt > full then debt = full end
   end
 
-  function algo.fresh(key)
-    return {key = key, debt = 0, unit = 1, at = 0, expiry = false, asked = 0, dirty = false}
+  local over = debt + units * unit - full
+  if units > capacity then
+    wait = -1
+  elseif over > 0 then
+    local ticks = over / refill
+    ticks = ticks + -ticks % 1
+    wait = ticks > floor(MAX_WAIT / tick) and -1 or (since + ticks) * tick - now
   end
 
-  function algo.open(key, raw)
-    local _, debt, unit, at, expiry = unstruct('<Bdddd', raw)
-    return {key = key, debt = debt, unit = unit, at = at, expiry = expiry, asked = 0, dirty = false}
+  if taken > 0 and (wait == 0 or soft) then
+    debt = taken < capacity and debt + taken * unit or full
+    if debt > full then debt = full end
+    at = since * tick
+    local free = debt / refill
+    free = at + (free + -free % 1) * tick -- when all is paid back
+    if free > now + YEARS then free = now + YEARS end
+    if expiry < free + GRACE then
+      expiry = free + GRACE + min(SPARE, ceil(full / refill) * tick)
+      renewal = expiry
+    end
+    value = pack('<Bdddd', VERSION, debt, unit, at, expiry)
   end
 
-  local function carry(debt, unit, c)
-    local whole = floor(debt / unit)
-    if whole >= c.capacity then return c.full end
-    return whole * c.unit + min(c.unit, ceil((debt - whole * unit) / unit * c.unit))
-  end
-
-  -- settle is what is owed now, in credits of c, and the tick from which.
-  local function settle(s, c)
-    local debt = s.debt
-    if debt == 0 then return 0, c.now end
-    if s.unit ~= c.unit then debt = carry(debt, s.unit, c) end
-    local at = ceil(s.at / c.tick)
-    local elapsed = c.now - at
-    if elapsed <= 0 then return min(debt, c.full), at end
-    if elapsed >= ceil(debt / c.refill) then return 0, c.now end
-    return min(debt - elapsed * c.refill, c.full), c.now
-  end
-
-  function algo.ask(s, c, units)
-    if units > c.capacity then return -1 end
-    local debt, tick = settle(s, c)
-    local over = debt + units * c.unit - c.full
-    if over <= 0 then return 0 end
-    local wait = ceil(over / c.refill)
-    if wait > floor(MAX_WAIT / c.tick) then return -1 end
-    return (tick + wait) * c.tick - now
-  end
-
-  function algo.take(s, c, units)
-    if c.capacity == 0 then return false end
-    local debt, tick = settle(s, c)
-    s.debt = units < c.capacity and min(c.full, debt + units * c.unit) or c.full
-    s.unit, s.at = c.unit, tick * c.tick
-    return true
-  end
-
-  function algo.show(s, c)
-    if c.capacity == 0 then return 0, 0, 0, 0 end
-    local debt, tick = settle(s, c)
-    local remaining = c.capacity - ceil(debt / c.unit)
-    if debt == 0 then return remaining, 0, 0, 0 end
-    local rise = debt - (c.capacity - remaining - 1) * c.unit
-    return remaining, (tick + ceil(rise / c.refill)) * c.tick - now, 0, 0
-  end
-
-  function algo.close(s, c)
-    local free = s.at + ceil(s.debt / c.refill) * c.tick -- when all is paid back
-    return pack('<Bddd', VERSION, s.debt, s.unit, s.at), min(now + YEARS, free) + GRACE,
-      min(60000000, ceil(c.full / c.refill) * c.tick)
+  remaining = capacity
+  if debt > 0 then
+    local used = debt / unit
+    used = used + -used % 1
+    local rise = (debt - (used - 1) * unit) / refill -- until one unit more remains
+    remaining, reset = capacity - used, (since + rise + -rise % 1) * tick - now
   end
 end

@@ -1,47 +1,35 @@
 -- algo_quota.lua is limit's quota: used = consumed - refunded, and used + cost
 -- may not exceed the limit.
 --
--- term   'q', cost, limit (units; 2^53-1 never refuses), the period's start
---        and end (µs)
+-- asks   a limit (units; 2^53-1 never refuses), b and c the period's start and
+--        end (µs)
 -- value  version, consumed, refunded (units), expiry (µs); the numbers are
 --        doubles
-do
-  local UNLIMITED = EXACT - 1
-  local KEEP = 691200000000 -- µs that a value outlives its period: 8 days
+local UNLIMITED = EXACT - 1
+local KEEP = 691200000000 -- µs that a value outlives its period: 8 days
 
-  local algo = {size = 25}
-  algorithms.q = algo
-
-  function algo.term(pos)
-    return {algo = algo, cost = A[pos + 1] + 0, limit = A[pos + 2] + 0, from = A[pos + 3] + 0, till = A[pos + 4] + 0}
+local limit, from, till = a, b, c
+local version, expiry = VERSION, 0
+if raw and #raw == 25 then version, consumed, refunded, expiry = unstruct('<Bddd', raw) end
+if now < from or now >= till then
+  status = STALE
+elseif version ~= VERSION or raw and #raw ~= 25 then
+  status = UNREADABLE
+else
+  reset = till - now
+  if units > 0 and limit ~= UNLIMITED then
+    local room = min(limit - (consumed - refunded), UNLIMITED - consumed)
+    if units > limit then wait = -1 elseif units > room then wait = reset end
   end
 
-  function algo.fresh(key)
-    return {key = key, consumed = 0, refunded = 0, expiry = false, asked = 0, dirty = false}
+  if taken > 0 and (wait == 0 or soft) then
+    consumed = min(consumed + taken, UNLIMITED)
+    if expiry < till + KEEP then
+      expiry = till + KEEP
+      renewal = expiry
+    end
+    value = pack('<Bddd', VERSION, consumed, refunded, expiry)
   end
 
-  function algo.open(key, raw)
-    local _, consumed, refunded, expiry = unstruct('<Bddd', raw)
-    return {key = key, consumed = consumed, refunded = refunded, expiry = expiry, asked = 0, dirty = false}
-  end
-
-  function algo.ask(s, c, units)
-    local room = min(c.limit - (s.consumed - s.refunded), UNLIMITED - s.consumed)
-    if units <= room or c.limit == UNLIMITED then return 0 end
-    if units > c.limit then return -1 end
-    return c.till - now
-  end
-
-  function algo.take(s, _, units)
-    s.consumed = s.consumed + min(units, UNLIMITED - s.consumed)
-    return true
-  end
-
-  function algo.show(s, c)
-    return min(c.limit, max(0, c.limit - (s.consumed - s.refunded))), c.till - now, s.consumed, s.refunded
-  end
-
-  function algo.close(s, c)
-    return pack('<Bdd', VERSION, s.consumed, s.refunded), c.till + KEEP, 0
-  end
+  remaining = min(limit, max(0, limit - (consumed - refunded)))
 end

@@ -5,12 +5,13 @@
 -- KEYS     the distinct counters of the batch and its request ids
 -- ARGV[1]  now, µs since the epoch; '' reads the server's clock (production
 --          always does)
--- ARGV[2]  the plan, bytes: per decision its number of charges (1), request
---          (key 2, argument 2; 0 is none), then per charge its counter (key 2),
---          term (argument 2) and flags (1: 1 soft, 2 shadow). Key numbers and
---          argument numbers are big-endian and begin at 1.
--- ARGV[3…] terms: algorithm, cost in units, then what algo_*.lua says;
---          requests: fingerprint (16 bytes), decision id (16 bytes) and note
+-- ARGV[2]  the plan, bytes, big-endian: per decision its number of charges
+--          (1), whether several of them are on one counter (1), request (key
+--          2, argument 2; 0 is none), then per charge its counter (key 2),
+--          flags (1: 1 soft, 2 shadow), algorithm (1), cost in units (double)
+--          and four numbers (doubles) that its algo_*.lua explains. Key
+--          numbers, argument numbers and algorithms begin at 1.
+-- ARGV[3…] requests: fingerprint (16 bytes); decision id (16 bytes) and note
 --
 -- Returns one string per decision: a status byte, now (double) and
 --   A, a, D  allowed and charged, allowed, denied: per charge passed (1 byte),
@@ -23,187 +24,194 @@
 --   E        the server refuses to write: its message. Nothing was charged
 -- When the server refuses to write, its error is the reply unless a decision
 -- stands that charges nothing and was not weighed against one that would have.
-local call, byte, sub = redis.call, string.byte, string.sub
+--
+-- Most calls hold one decision, and all that is made here is made at every
+-- call. So there are no functions, for each makes a closure and an upvalue for
+-- every name it uses. Tables are made with room, since growing one costs more
+-- than all else done to it. And where it is hot, x - x % 1 is floor(x), and
+-- x + -x % 1 is ceil(x).
+local call, pcall = redis.call, redis.pcall
 local pack, unstruct = struct.pack, struct.unpack
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local K, A = KEYS, ARGV
 
 local VERSION = 1 -- first byte of every value
 local EXACT = 9007199254740992 -- 2^53
-local MAX_WAIT = 4503599627370496 -- 2^52 µs
 local GRACE = 10000000 -- µs that a value outlives its use: a promoted replica's clock may be behind
-local REMEMBER = 86400000 -- ms
+local REMEMBER = '86400000' -- ms that a request id is known
+local STALE, UNREADABLE = 'S', 'V'
+local WEIGH, TAKE, SHOW, DONE = 1, 2, 3, 4 -- passes over a decision
 
 local now = tonumber(A[1])
 if not now then
   local t = call('TIME')
   now = t[1] * 1000000 + t[2]
 end
-local clock = pack('<d', now)
+local clock, plan = pack('<d', now), A[2]
 
--- An algorithm has: term(pos), what a charge asks, from its arguments;
--- open(key, raw) and fresh(key), a counter's state; ask(s, c, units), the wait
--- or 0; take(s, c, units); show(s, c), the four numbers of a result;
--- close(s, c), the value without its expiry, until when it is needed and for
--- how much longer it may be kept (µs). Tables are made with all their fields
--- at once: growing one costs more than everything else done to it.
-local algorithms = {}
--- ALGORITHMS --
-
+-- Values by key number, false where there is none: the server's, then what the
+-- batch makes of them. A hot counter is read once and written once.
 local V = #K > 0 and call('MGET', unpack(K)) or {}
-local S = {} -- states by key number: a hot counter is read once and written once
-local T = {} -- terms by argument number
-local dirty, dirties = {}, 0
-local requests = {} -- key numbers of request ids to be written
-local charges = {} -- of the decision at hand
-local tainted = false -- whether that was weighed against what is not written yet
+-- Key numbers of the counters to be written, and by key number the expiry to
+-- set, or false where the key's stays.
+local dirty, dirties, expiries = {nil, nil, nil, nil, nil, nil, nil, nil}, 0, {nil, nil, nil, nil, nil, nil, nil, nil}
+local requests, asking = nil, 0 -- key numbers of request ids to be written
+-- Of the decision at hand, by charge: counter, wait, and what it would write.
+local keys, waits = {nil, nil, nil, nil, nil, nil, nil, nil}, {nil, nil, nil, nil, nil, nil, nil, nil}
+local values, renewals = {nil, nil, nil, nil, nil, nil, nil, nil}, {nil, nil, nil, nil, nil, nil, nil, nil}
+local out, outs, stands = {nil}, 0, {nil}
 
--- ready opens n charges from byte p of the plan. It returns a status when the
--- decision cannot be made.
-local function ready(p, n)
-  local plan, status = A[2], nil
-  for i = 1, n do
-    local k1, k2, t1, t2, flags = byte(plan, p, p + 4)
-    p = p + 5
-    local key, pos = k1 * 256 + k2, t1 * 256 + t2
-    local c, s = T[pos], S[key]
-    if not c then
-      c = algorithms[A[pos]].term(pos)
-      T[pos] = c
-    end
-    if c.from and (now < c.from or now >= c.till) then return 'S' end
-    if not s then
-      local raw = V[key]
-      if not raw then
-        s = c.algo.fresh(key)
-      elseif byte(raw) == VERSION and #raw == c.algo.size then
-        s = c.algo.open(key, raw)
-      else
-        s = {unreadable = true}
-      end
-      S[key] = s
-    end
-    if s.unreadable then status = 'V' end
-    tainted = tainted or s.dirty
-    s.asked = 0
-    charges[i] = {term = c, state = s, soft = flags % 2 == 1, shadow = flags >= 2, passed = true, wait = 0}
-  end
-  return status
-end
-
--- weigh asks every charge and reports whether all enforced ones pass. Charges
--- on one counter add up; a shadow charge that is not taken does not count.
-local function weigh(n)
-  local allowed = true
-  for i = 1, n do
-    local ch = charges[i]
-    local c, s = ch.term, ch.state
-    local units = min(EXACT, s.asked + c.cost)
-    if c.cost > 0 then
-      ch.wait = c.algo.ask(s, c, units)
-      ch.passed = ch.wait == 0
-    end
-    if ch.passed or ch.soft or not ch.shadow then s.asked = units end
-    if not (ch.passed or ch.soft or ch.shadow) then allowed = false end
-  end
-  return allowed
-end
-
--- take charges what an allowed decision charges and reports whether that was
--- anything.
-local function take(n)
-  local any = false
-  for i = 1, n do
-    local ch = charges[i]
-    local c, s = ch.term, ch.state
-    if c.cost > 0 and (ch.passed or ch.soft) then
-      any = true
-      if c.algo.take(s, c, c.cost) and not s.dirty then
-        s.dirty, dirties = c, dirties + 1
-        dirty[dirties] = s
-      end
-    end
-  end
-  return any
-end
-
-local function show(n)
-  local body = ''
-  for i = 1, n do
-    local ch = charges[i]
-    local c = ch.term
-    local remaining, reset, consumed, refunded = c.algo.show(ch.state, c)
-    body = body .. pack('<Bddddd', ch.passed and 1 or 0, remaining, ch.wait, reset, consumed, refunded)
-  end
-  return body
-end
-
--- recall answers a request id that is known. The value of one is: version,
--- fingerprint (16), decision id (16), the note's length (2), note, charges.
-local function recall(key, pos)
-  local raw = V[key]
-  if not raw then return nil end
-  if byte(raw) ~= VERSION then return 'V' .. clock end
-  if sub(raw, 2, 17) ~= A[pos] then return 'C' .. clock .. sub(raw, 18, 33) end
-  return 'R' .. clock .. sub(raw, 18)
-end
-
-local function remember(key, pos, body)
-  local id, note = sub(A[pos + 1], 1, 16), sub(A[pos + 1], 17)
-  V[key] = pack('>B', VERSION) .. A[pos] .. id .. pack('>H', #note) .. note .. body
-  requests[#requests + 1] = key
-end
-
-local out, stands, at, size = {}, {}, 1, #A[2]
+local at, size = 1, #plan
 while at <= size do
-  local n, k1, k2, p1, p2 = byte(A[2], at, at + 4)
-  local request, pos = k1 * 256 + k2, p1 * 256 + p2
-  local answer, charged = request > 0 and recall(request, pos), false
-  tainted = answer and dirties > 0
-  if not answer then
-    local status = ready(at + 5, n)
-    if status then
-      answer = status .. clock
+  local n, several, request, argument, first = unstruct('>BBHH', plan, at)
+  at = first + 44 * n
+  local answer, charged, tainted = nil, false, false
+
+  -- A request id that is known is answered again. The value of one is: version,
+  -- fingerprint (16), decision id (16), the note's length (2), note, charges.
+  local known = request > 0 and V[request]
+  if known then
+    tainted = dirties > 0
+    if known:byte() ~= VERSION then
+      answer = UNREADABLE .. clock
+    elseif known:sub(2, 17) ~= A[argument] then
+      answer = 'C' .. clock .. known:sub(18, 33)
     else
-      local allowed = weigh(n)
-      charged = allowed and take(n)
-      local body = show(n)
-      if charged and request > 0 then remember(request, pos, body) end
-      answer = (charged and 'A' or allowed and 'a' or 'D') .. clock .. body
+      answer = 'R' .. clock .. known:sub(18)
     end
   end
-  out[#out + 1] = answer
-  stands[#out] = not (charged or tainted)
-  at = at + 5 + 5 * n
+
+  -- To weigh is to ask every charge, and to work out what it would write and
+  -- show if the decision were allowed. Where several are on one counter that
+  -- cannot be: they add up (a shadow charge that is not taken does not count),
+  -- and are then taken one after another. What was not worked out is shown in
+  -- another pass.
+  local pass, allowed, status, body = answer and DONE or WEIGH, true, nil, nil
+  local asked = several > 0 and {}
+  while pass < DONE do
+    local p = first
+    body = ''
+    for i = 1, n do
+      local key, flags, algorithm, cost, a, b, c, d
+      key, flags, algorithm, cost, a, b, c, d, p = unstruct('>HBBddddd', plan, p)
+      local soft, units, taken = flags % 2 == 1, 0, 0
+      if pass == WEIGH then
+        if not asked then
+          units, taken = cost, cost
+        elseif cost > 0 then
+          units = min(EXACT, (asked[key] or 0) + cost)
+        end
+      elseif pass == TAKE and (waits[i] == 0 or soft) then
+        taken = cost
+      end
+
+      -- An algorithm is given raw, its counter's value; units, what is asked
+      -- for; taken, the cost to take if units pass or soft is set; and a to d.
+      -- It sets status, or wait (µs, 0 passes, -1 never); where it took, value
+      -- with its expiry in it, and renewal, that expiry (µs), if it is a new
+      -- one; and what is then to be shown. Units of 0 pass, and of 0 nothing is
+      -- taken. Other names it makes are its own.
+      local raw = V[key]
+      local wait, value, renewal = 0, nil, nil
+      local remaining, reset, consumed, refunded = 0, 0, 0, 0
+      -- ALGORITHMS --
+
+      if status == STALE then break end
+      if pass == WEIGH then
+        local sold = wait == 0 or soft
+        if sold then
+          charged = charged or cost > 0
+        elseif flags < 2 then
+          allowed = false
+        end
+        if asked and (sold or flags < 2) then asked[key] = min(EXACT, (asked[key] or 0) + cost) end
+        tainted = tainted or expiries[key] ~= nil
+        keys[i], waits[i], values[i], renewals[i] = key, wait, value, renewal
+      elseif value then
+        V[key] = value
+        if expiries[key] == nil then
+          dirties = dirties + 1
+          dirty[dirties] = key
+        end
+        expiries[key] = renewal or expiries[key] or false
+      else
+        wait = waits[i]
+      end
+      body = body .. pack('<Bddddd', wait == 0 and 1 or 0, remaining, wait, reset, consumed, refunded)
+    end
+
+    if status then
+      answer, charged, pass = status .. clock, false, DONE
+    elseif pass == WEIGH then
+      charged = charged and allowed
+      if charged and asked then
+        pass = TAKE
+      elseif asked or not allowed then
+        pass = SHOW
+      else
+        pass = DONE
+        for i = 1, n do
+          local value = values[i]
+          if value then
+            local key = keys[i]
+            V[key] = value
+            if expiries[key] == nil then
+              dirties = dirties + 1
+              dirty[dirties] = key
+            end
+            expiries[key] = renewals[i] or expiries[key] or false
+          end
+        end
+      end
+    else
+      pass = pass + 1
+    end
+  end
+
+  if not answer then
+    answer = (charged and 'A' or allowed and 'a' or 'D') .. clock .. body
+    if charged and request > 0 then
+      local id, note = A[argument + 1]:sub(1, 16), A[argument + 1]:sub(17)
+      V[request] = pack('>B', VERSION) .. A[argument] .. id .. pack('>H', #note) .. note .. body
+      requests, asking = requests or {}, asking + 1
+      requests[asking] = request
+    end
+  end
+  outs = outs + 1
+  out[outs] = answer
+  stands[outs] = not (charged or tainted)
 end
 
--- write writes one value. The server refuses the first write of a script or
--- none (no memory, no disk, a replica), so then nothing has been written.
+-- The server refuses the first write of a script or none (no memory, no disk,
+-- a replica), so after a refusal nothing has been written. Numbers are written
+-- as strings: the server formats them slowly.
 local refusal
-local function write(...)
-  if refusal then return end
-  local reply = redis.pcall(...)
-  if type(reply) == 'table' and reply.err then refusal = reply end
-end
-
-for i = 1, #requests do
-  write('SET', K[requests[i]], V[requests[i]], 'PX', REMEMBER)
+for i = 1, asking do
+  local key = requests[i]
+  local reply = pcall('SET', K[key], V[key], 'PX', REMEMBER)
+  if reply.err then
+    refusal = reply
+    break
+  end
 end
 -- A value carries its own expiry (µs since the epoch). While that is late
 -- enough the value is changed in place, which keeps the key's.
-for i = 1, dirties do
-  local s = dirty[i]
-  local value, need, spare = s.dirty.algo.close(s, s.dirty)
-  if s.expiry and s.expiry >= need then
-    write('SETRANGE', K[s.key], 0, value)
+for i = 1, refusal and 0 or dirties do
+  local key, reply = dirty[i], nil
+  if expiries[key] then
+    local life = ceil((expiries[key] - now) / 1000)
+    reply = pcall('SET', K[key], V[key], 'PX', string.format('%d', life))
   else
-    local expiry = need + spare
-    write('SET', K[s.key], value .. pack('<d', expiry), 'PX', ceil((expiry - now) / 1000))
+    reply = pcall('SETRANGE', K[key], '0', V[key])
+  end
+  if type(reply) == 'table' and reply.err then
+    refusal = reply
+    break
   end
 end
 if refusal then
   local any = false
-  for i = 1, #out do
+  for i = 1, outs do
     if stands[i] then any = true else out[i] = 'E' .. clock .. refusal.err end
   end
   if not any then return refusal end
