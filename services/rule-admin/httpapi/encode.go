@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,10 +23,15 @@ func writeJSON(w http.ResponseWriter, status int, v any) error {
 	if err != nil {
 		return err
 	}
+	writeText(w, status, text)
+	return nil
+}
+
+// writeText writes what is JSON.
+func writeText(w http.ResponseWriter, status int, text []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(append(text, '\n')) // a client that is gone is nobody's error
-	return nil
 }
 
 func encodeObject(_ context.Context, w http.ResponseWriter, response any) error {
@@ -57,18 +63,19 @@ func encodePut(ctx context.Context, w http.ResponseWriter, response any) error {
 		status = http.StatusCreated
 		w.Header().Set("Location", (&url.URL{Path: callOf(ctx).path}).EscapedPath())
 	}
-	if r.Secret == "" {
-		return writeJSON(w, status, r.Object)
-	}
-	text, err := json.Marshal(r.Object)
+	text, err := r.Object.MarshalJSON() // json.Marshal would read it again
 	if err != nil {
 		return err
 	}
-	secret, err := json.Marshal(r.Secret)
-	if err != nil {
-		return err
+	if r.Secret != "" {
+		secret, err := json.Marshal(r.Secret)
+		if err != nil {
+			return err
+		}
+		text = slices.Concat(text[:len(text)-1], []byte(`,"secret":`), secret, []byte{'}'})
 	}
-	return writeJSON(w, status, json.RawMessage(string(text[:len(text)-1])+`,"secret":`+string(secret)+`}`))
+	writeText(w, status, text)
+	return nil
 }
 
 func encodeNothing(_ context.Context, w http.ResponseWriter, _ any) error {

@@ -182,7 +182,7 @@ func shown(o *catalog.Object) ([]byte, error) {
 	if o == nil {
 		return nil, nil
 	}
-	text, err := json.Marshal(o)
+	text, err := o.MarshalJSON() // json.Marshal would read it again
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", o.Kind, o.ID, err)
 	}
