@@ -27,7 +27,7 @@ const drift = 1000 // 1 ms a second
 // contradicts it: then a clock was set.
 func (c *clock) learn(store, sent, received time.Time) {
 	half := received.Sub(sent) / 2
-	next := &sample{offset: store.Sub(sent.Add(half)), doubt: half, at: received}
+	next := sample{offset: store.Sub(sent.Add(half)), doubt: half, at: received}
 	last := c.sample.Load()
 	if last != nil {
 		doubt := last.doubt + received.Sub(last.at)/drift
@@ -36,8 +36,10 @@ func (c *clock) learn(store, sent, received time.Time) {
 			return
 		}
 	}
-	c.sample.Store(next)
+	c.keep(next)
 }
+
+func (c *clock) keep(s sample) { c.sample.Store(&s) }
 
 // offset is the estimate; 0 before the first answer.
 func (c *clock) offset() time.Duration {

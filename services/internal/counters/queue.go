@@ -35,7 +35,7 @@ type queue struct {
 
 // An asker is one caller of ask.
 type asker struct {
-	part     part
+	part     [1]part // an array, for most batches are of one
 	deadline time.Time
 	useful   time.Time // after it the deadline is too near to send anything
 	turn     chan turn // of one
@@ -61,7 +61,7 @@ type sender func(ctx context.Context, parts []part, deadline time.Time) ([]answe
 // the scheduler takes, also when ctx ends or the store does not answer.
 func (q *queue) ask(ctx context.Context, p part, deadline time.Time, send sender) (limit.Answer, error) {
 	left := time.Until(deadline)
-	me := &asker{part: p, deadline: deadline, useful: deadline.Add(-left / 10)}
+	me := &asker{part: [1]part{p}, deadline: deadline, useful: deadline.Add(-left / 10)}
 	if q.enter(me) {
 		return q.send(ctx, []*asker{me}, send)
 	}
@@ -127,10 +127,12 @@ func (q *queue) leave(a *asker) bool {
 // on, and wakes the others.
 func (q *queue) send(ctx context.Context, batch []*asker, send sender) (limit.Answer, error) {
 	last := len(batch) - 1
-	parts := make([]part, len(batch))
-	deadline := batch[last].deadline
+	parts, deadline := batch[last].part[:], batch[last].deadline
+	if last > 0 {
+		parts = make([]part, len(batch))
+	}
 	for i, a := range batch {
-		parts[i] = a.part
+		parts[i] = a.part[0]
 		if a.deadline.After(deadline) {
 			deadline = a.deadline
 		}
@@ -161,7 +163,7 @@ func (q *queue) pass() {
 	charges := 0
 	rest := q.waiting[:0]
 	for _, a := range q.waiting {
-		n := len(a.part.charges)
+		n := len(a.part[0].charges)
 		if a.useful.Before(now) || len(batch) == maxBatch || len(batch) > 0 && charges+n > maxCharges {
 			rest = append(rest, a)
 			continue

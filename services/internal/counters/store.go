@@ -126,18 +126,21 @@ func (s *Store) run(ctx context.Context, now string, parts []part, deadline time
 	if !sent.Before(deadline) {
 		return nil, errUnsent
 	}
-	replies, err := s.eval(ctx, newCall(parts), now)
+	c := newCall(parts)
+	replies, err := s.eval(ctx, c, now)
 	received := time.Now()
 	s.account(sent, received, deadline, err)
 	if err != nil {
 		return nil, err
 	}
+	c.free()
 	if len(replies) != len(parts) {
 		return nil, fmt.Errorf("%w: %d answers for %d decisions", errReply, len(replies), len(parts))
 	}
 	answers := make([]answered, len(parts))
 	for i := range parts {
-		answers[i].answer, answers[i].err = parseAnswer(replies[i], parts[i].decision)
+		reply, _ := replies[i].(string)
+		answers[i].answer, answers[i].err = parseAnswer(reply, parts[i].decision)
 	}
 	if answers[0].err == nil && now == "" {
 		s.clock.learn(answers[0].answer.Now, sent, received)
@@ -147,11 +150,11 @@ func (s *Store) run(ctx context.Context, now string, parts []part, deadline time
 
 // eval runs the script once. NOSCRIPT means that it did not run, so then its
 // text may be sent; no other error is followed by anything.
-func (s *Store) eval(ctx context.Context, c *call, now string) ([]string, error) {
-	replies, err := s.once(ctx, c.command("evalsha", s.script.sha, now))
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+func (s *Store) eval(ctx context.Context, c *call, now string) ([]any, error) {
+	replies, err := s.once(ctx, c.command("evalsha", &s.script.sha, now))
+	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		s.metrics.loads.Inc()
-		replies, err = s.once(ctx, c.command("eval", s.script.text, now))
+		replies, err = s.once(ctx, c.command("eval", &s.script.text, now))
 	}
 	return replies, err
 }
@@ -163,12 +166,12 @@ type once struct{ *redis.Cmd }
 // NoRetry is what go-redis asks.
 func (once) NoRetry() bool { return true }
 
-func (s *Store) once(ctx context.Context, words []any) ([]string, error) {
+func (s *Store) once(ctx context.Context, words []any) ([]any, error) {
 	cmd := once{redis.NewCmd(ctx, words...)}
 	if err := s.redis.Process(ctx, cmd); err != nil {
 		return nil, err
 	}
-	return cmd.StringSlice()
+	return cmd.Slice()
 }
 
 // account tells the breaker and the metrics how a call ended.
@@ -196,10 +199,11 @@ func (s *Store) account(sent, received, deadline time.Time, err error) {
 const lateness = 20 * time.Millisecond
 
 func outcomeOf(err error, after time.Duration) outcome {
+	if err == nil {
+		return outcomeAnswered
+	}
 	var reply redis.Error
 	switch {
-	case err == nil:
-		return outcomeAnswered
 	case errors.As(err, &reply):
 		return outcomeRefused
 	case after > lateness:

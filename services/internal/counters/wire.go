@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"penstock.dev/services/internal/limit"
@@ -58,6 +59,7 @@ func newPart(d *limit.Decision) (part, error) {
 			return part{}, fmt.Errorf("charge %d: %w", i, err)
 		}
 	}
+	p.name()
 	if q := &d.Request; q.ID != "" {
 		p.key = requestKey(*q)
 		p.request = [2]string{string(q.Fingerprint[:]), string(q.DecisionID[:]) + string(q.Note)}
@@ -65,6 +67,21 @@ func newPart(d *limit.Decision) (part, error) {
 	return p, nil
 }
 
+// name gives every charge its key. They share one string: it is allocated once.
+func (p *part) name() {
+	keys, ends := make([]byte, 0, 1024), make([]int, 0, few)
+	for i := range p.charges {
+		keys = AppendKey(keys, p.decision.Charges[i].Counter)
+		ends = append(ends, len(keys))
+	}
+	all, from := string(keys), 0
+	for i, end := range ends {
+		p.charges[i].key = all[from:end]
+		from = end
+	}
+}
+
+// encode fills in all but the key.
 func (p *chargePart) encode(c *limit.Charge) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -80,7 +97,7 @@ func (p *chargePart) encode(c *limit.Charge) error {
 		p.algorithm = algorithmGCRA
 		p.numbers = [4]int64{b.Capacity, b.Unit, b.Refill, b.Tick}
 	}
-	p.key, p.cost = Key(c.Counter), c.Cost
+	p.cost = c.Cost
 	if c.Soft {
 		p.flags |= flagSoft
 	}
@@ -96,32 +113,43 @@ type call struct {
 	keys     []string
 	plan     []byte
 	requests []string // fingerprints, and decision ids with notes
+	words    []any    // of the command; they point into the above
 
-	numbers map[string]int // of the keys of a call that has many; nil: they are searched
+	many    bool           // keys, so that numbers are looked up; else they are searched
+	numbers map[string]int // of the keys
 }
 
 // few is up to how many keys looking through them all beats a map.
 const few = 16
 
+// calls are kept to be used again.
+var calls = sync.Pool{New: func() any { return new(call) }}
+
 func newCall(parts []part) *call {
-	charges, requests := 0, 0
+	charges := 0
 	for i := range parts {
 		charges += len(parts[i].charges)
-		if parts[i].key != "" {
-			requests++
-		}
 	}
-	c := &call{
-		keys: make([]string, 0, charges+requests),
-		plan: make([]byte, 0, planHead*len(parts)+planCharge*charges),
-	}
-	if charges > few {
+	c := calls.Get().(*call) //nolint:forcetypeassert // New's
+	c.many = charges > few
+	if c.many && c.numbers == nil {
 		c.numbers = make(map[string]int, charges)
 	}
+	c.plan = slices.Grow(c.plan, planHead*len(parts)+planCharge*charges)
 	for i := range parts {
 		c.add(&parts[i])
 	}
 	return c
+}
+
+// free gives c back. Nobody may be using its words any more.
+func (c *call) free() {
+	clear(c.keys)
+	clear(c.requests)
+	clear(c.words)
+	clear(c.numbers)
+	c.keys, c.plan, c.requests, c.words = c.keys[:0], c.plan[:0], c.requests[:0], c.words[:0]
+	calls.Put(c)
 }
 
 func (c *call) add(p *part) {
@@ -168,7 +196,7 @@ func appendDouble(b []byte, v int64) []byte {
 
 // key returns the key's number, from 1.
 func (c *call) key(k string) int {
-	if c.numbers == nil {
+	if !c.many {
 		if i := slices.Index(c.keys, k); i >= 0 {
 			return i + 1
 		}
@@ -176,25 +204,25 @@ func (c *call) key(k string) int {
 		return n
 	}
 	c.keys = append(c.keys, k)
-	if c.numbers != nil {
+	if c.many {
 		c.numbers[k] = len(c.keys)
 	}
 	return len(c.keys)
 }
 
-// command returns the words of an EVALSHA or EVAL. now is "" for the server's
-// clock.
-func (c *call) command(verb, script, now string) []any {
-	words := make([]any, 0, 5+len(c.keys)+len(c.requests))
-	words = append(words, verb, script, len(c.keys))
-	for _, k := range c.keys {
-		words = append(words, k)
+// command returns the words of an EVALSHA or EVAL, valid until the next one or
+// free. now is "" for the server's clock. Pointers to strings are as good as
+// strings, and need not be allocated.
+func (c *call) command(verb string, script *string, now string) []any {
+	c.words = append(c.words[:0], verb, script, len(c.keys))
+	for i := range c.keys {
+		c.words = append(c.words, &c.keys[i])
 	}
-	words = append(words, now, c.plan)
-	for _, r := range c.requests {
-		words = append(words, r)
+	c.words = append(c.words, now, c.plan)
+	for i := range c.requests {
+		c.words = append(c.words, &c.requests[i])
 	}
-	return words
+	return c.words
 }
 
 // Statuses of a decision in the script's reply.
