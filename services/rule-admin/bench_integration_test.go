@@ -97,6 +97,7 @@ func newPutter(b *testing.B, base string) func(i int) {
 			b.Fatal(err)
 		}
 		text, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
 		if err != nil || resp.StatusCode > 201 {
 			b.Fatalf("PUT = %s %s, %v", resp.Status, text, err)
 		}
