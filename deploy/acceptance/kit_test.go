@@ -183,15 +183,16 @@ func monthly(tenant string, limit int64) estate.Object {
 
 // A decision is a gateway's answer to POST /v1/decisions.
 type decision struct {
-	DecisionID string `json:"decision_id"`
-	Outcome    string `json:"outcome"`
-	Status     int    `json:"status"`
-	Code       string `json:"code"`
-	RuleID     string `json:"rule_id"`
-	RetryAfter *int64 `json:"retry_after_seconds"`
-	Degraded   bool   `json:"degraded"`
-	Cost       int64  `json:"cost"`
-	Limits     []struct {
+	DecisionID   string `json:"decision_id"`
+	Outcome      string `json:"outcome"`
+	Status       int    `json:"status"`
+	Code         string `json:"code"`
+	RuleID       string `json:"rule_id"`
+	RetryAfter   *int64 `json:"retry_after_seconds"`
+	Degraded     bool   `json:"degraded"`
+	Cost         int64  `json:"cost"`
+	RulesVersion int64  `json:"rules_version"`
+	Limits       []struct {
 		RuleID    string    `json:"rule_id"`
 		Limit     int64     `json:"limit"`
 		Remaining int64     `json:"remaining"`

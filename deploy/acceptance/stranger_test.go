@@ -92,7 +92,7 @@ func (s system) lines(out []byte) []line {
 	for {
 		var l line
 		err := d.Decode(&l)
-		if err == io.EOF { //nolint:errorlint // Decode returns it bare
+		if err == io.EOF {
 			return lines
 		}
 		if err != nil {
@@ -256,6 +256,113 @@ func TestStrangerReadsEveryVersion(t *testing.T) {
 		}
 	}
 }
+
+// TestStrangerReadsDecisions guarantees that a subscriber of usage.v1 sees what
+// the gateways answered: each decision once, whichever gateway and face took it,
+// with the dimensions that were asked, the numbers that were answered, and the
+// digest of a key, never the key.
+func TestStrangerReadsDecisions(t *testing.T) {
+	t.Parallel()
+
+	s := common(t)
+	tenant := s.tenant(nil)
+	burst, month := tenant+"-burst", tenant+"-month"
+	s.put("rules", burst, gcra(tenant, 3, "1h", 3))
+	s.put("rules", month, monthly(tenant, 1000))
+	q := estate.Object{
+		"tenant": tenant, "application": "web", "user": "u1", "client_ip": "198.51.100.9",
+		"service": "payments", "method": "POST", "path": "/v1/pay", "labels": estate.Object{"region": "eu"},
+	}
+	s.enforced(q, burst, 3)
+	s.enforced(q, month, 1000)
+
+	begun := time.Now().Add(-time.Minute) // the store's clock tells the time of a decision
+	want := map[string]map[string]any{}
+	for i, outcome := range []string{"ALLOW", "ALLOW", "DENY"} {
+		ask := maps.Clone(q)
+		ask["request_id"], ask["cost"] = fmt.Sprint("r-", i), 1+i%2 // 1, 2, and 1 more than there is
+		d := s.decided(i%2, ask)
+		if d.Outcome != outcome {
+			s.Fatalf("decision %d is %+v, want %s", i, d, outcome)
+		}
+		_, _, consumed, _ := d.limit(month)
+		want[d.DecisionID] = map[string]any{
+			"decision": outcome, "status": number(int64(d.Status)), "cost": number(d.Cost), "rules_version": number(d.RulesVersion), "rule_id": burst,
+			"algorithm": "gcra", "tenant": tenant, "application": "web", "user": "u1", "api_key": "", "api_key_hash": "", "client_address": "198.51.100.9",
+			"service": "payments", "endpoint": "pay", "method": "POST", "path_template": "/v1/pay", "gateway_id": []string{estate.Gateway, estate.Gateway2}[i%2],
+			"upstream": nil, "labels_json": `{"region":"eu"}`, "consumed": number(consumed),
+		}
+	}
+	proxied := tenant + "-proxied"
+	s.put("tenants", proxied, estate.Object{})
+	s.put("rules", proxied, monthly(proxied, 1000))
+	secret := s.key(proxied)
+	s.enforced(estate.Object{"tenant": proxied}, proxied, 1000)
+	s.within(20*time.Second, "the store to decide", func() error {
+		if r := s.send(http.MethodGet, s.Env["GATEWAY_URL"]+"/payments/v1/payments/7", "", "X-API-Key", secret); r.status != http.StatusOK {
+			return fmt.Errorf("the proxied request: %d %s", r.status, r.body)
+		}
+		return nil
+	})
+
+	read, digest := s.stranger(), sha256.Sum256([]byte(secret))
+	s.within(indexed, "every decision to be on the topic", func() error {
+		seen, viaProxy := map[string]bool{}, 0
+		for _, l := range read(usagev1.Topic, usagev1.Topic+".avsc") {
+			decision, _ := l.Value["decision"].(string)
+			if l.Key != tenant && l.Key != proxied || l.Repeat || strings.HasPrefix(decision, "DEGRADED") { // of a machine that was too busy
+				continue
+			}
+			id, _ := l.Value["decision_id"].(string)
+			at, err := time.Parse(time.RFC3339, fmt.Sprint(l.Value["ts"]))
+			if err != nil || at.Before(begun) || at.After(time.Now().Add(time.Minute)) || l.Value["event_id"] != id {
+				s.Fatalf("event %v at %v of decision %s", l.Value["event_id"], l.Value["ts"], id)
+			}
+			w, ok := want[id]
+			if l.Key == proxied {
+				ok, w = true, map[string]any{
+					"decision": "ALLOW", "status": number(200), "cost": number(1), "rule_id": proxied, "algorithm": "quota",
+					"api_key": proxied + "-key", "api_key_hash": hex.EncodeToString(digest[:16]), "client_address": "127.0.0.1",
+					"service": "payments", "endpoint": "payment", "method": "GET", "path_template": "/v1/payments/{id}",
+					"consumed": number(1), "upstream": number(200),
+				}
+				viaProxy++
+			}
+			if !ok || seen[id] {
+				s.Fatalf("event of decision %s, which was not made or is there twice: %v", id, l.Value)
+			}
+			seen[id] = true
+			s.compare(w, l.Value)
+		}
+		if len(seen) != len(want)+1 || viaProxy != 1 {
+			return fmt.Errorf("%d of %d decisions and %d proxied requests are there", len(seen)-viaProxy, len(want), viaProxy)
+		}
+		return nil
+	})
+}
+
+// compare checks the fields of an event that are wanted. The only counter's
+// consumption and the upstream's status count as such.
+func (s system) compare(want, event map[string]any) {
+	s.Helper()
+	got := map[string]any{}
+	for field := range want {
+		got[field] = event[field]
+	}
+	counters := list(event["counters"])
+	if len(counters) != 1 {
+		s.Fatalf("the event has %d counters, want 1: %v", len(counters), event)
+	}
+	got["consumed"] = object(counters[0])["consumed"]
+	if up := object(event["upstream"]); up != nil {
+		got["upstream"] = up["status"]
+	}
+	if diff := gocmp.Diff(want, got); diff != "" {
+		s.Fatalf("an event is not what was answered (-want +got):\n%s", diff)
+	}
+}
+
+func number(n int64) json.Number { return json.Number(strconv.FormatInt(n, 10)) }
 
 // TestStrangerFollowsTheReadme guarantees that the commands of the example's
 // page work as they stand, and that a record which kcat writes that way lies
