@@ -244,6 +244,28 @@ func TestPeriodOfARuleChanges(t *testing.T) {
 	}
 }
 
+// TestOwnZoneIgnoresTheTenants guarantees that a tenant's move does not prolong
+// a period of a rule that names its own zone: one that had been cut short ends
+// when it was promised to.
+func TestOwnZoneIgnoresTheTenants(t *testing.T) {
+	t.Parallel()
+	istanbul := zone(t, "Europe/Istanbul")
+	r := quota("q", 1000)
+	r.Period = &period.Spec{Unit: period.Day, Count: 1, Alignment: period.Calendar, Zone: istanbul}
+	r.Former = &period.Former{
+		Spec:  period.Spec{Unit: period.Month, Count: 1, Alignment: period.Calendar, Zone: istanbul},
+		Until: t0, End: t0.Add(time.Hour),
+	}
+	g := newGate(t, r)
+	g.tenant(&decide.Tenant{
+		ID: "acme", Zone: zone(t, "America/New_York"),
+		Previous: []decide.FormerPeriod{{Zone: time.UTC, Until: t0.Add(-time.Hour)}},
+	})
+	if got := g.ask(decide.Query{Tenant: "acme", Cost: units(0)}).Limits[0].PeriodEnd; !got.Equal(r.Former.End) {
+		t.Errorf("the running period ends at %v, want %v as promised", got, r.Former.End)
+	}
+}
+
 // TestChangedUnitKeepsWhatWasUsed guarantees that a quota whose unit or count
 // changes hands nothing out again: until the running period ends, its counter
 // is the one that period was promised under.

@@ -70,7 +70,9 @@ func (t *Tenant) line(r *rule.Rule) period.Timeline {
 		if r.Former != nil && !p.Until.After(r.Former.Until) {
 			spec = r.Former.Spec
 		}
-		line.Former = append(line.Former, period.Former{Spec: complete(spec, p.Zone, p.Anchor), Until: p.Until})
+		if spec.Zone == nil || spec.Alignment == period.Anniversary && spec.Anchor.IsZero() {
+			line.Former = append(line.Former, period.Former{Spec: complete(spec, p.Zone, p.Anchor), Until: p.Until})
+		}
 	}
 	return line
 }

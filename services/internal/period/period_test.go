@@ -228,6 +228,14 @@ func TestChangeWhileAPeriodRuns(t *testing.T) {
 		want(t, l.At, "2026-06-05T13:00:00Z", "2026-06-05T00:00:00Z", "2026-06-06T00:00:00Z")
 		want(t, l.At, "2026-06-06T00:00:00Z", "2026-06-06T00:00:00Z", "2026-06-30T21:00:00Z")
 	})
+	t.Run("a change in the very instant in which a late period begins is felt at its end", func(t *testing.T) {
+		t.Parallel()
+		l := period.Timeline{Former: []period.Former{
+			change(utc, "2026-05-10T00:00:00Z"), change(istanbul, "2026-06-01T00:00:00Z"),
+		}, Current: day}
+		want(t, l.At, "2026-06-01T00:00:00Z", "2026-06-01T00:00:00Z", "2026-06-30T21:00:00Z")
+		want(t, l.At, "2026-07-01T00:00:00Z", "2026-07-01T00:00:00Z", "2026-07-02T00:00:00Z")
+	})
 	t.Run("an end that is known holds", func(t *testing.T) {
 		t.Parallel()
 		f := change(utc, "2026-05-10T00:00:00Z")

@@ -49,7 +49,7 @@ func (l Timeline) Running(t time.Time) (Running, error) {
 	}
 	var from time.Time // when the definition at hand came into force; zero: always was
 	for _, f := range former {
-		if !from.IsZero() && !f.Until.After(from) {
+		if !from.IsZero() && f.Until.Before(from) {
 			continue
 		}
 		end := f.End
