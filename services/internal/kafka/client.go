@@ -60,7 +60,7 @@ func New(cfg Config, log *slog.Logger, registerer prometheus.Registerer) (*Clien
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
-	d := newDoor(cfg.dial)
+	d := newDoor(cfg)
 	c := &Client{
 		cfg: cfg, log: log, kgoLog: newClientLog(log, d), metrics: m, door: d,
 		readers: make(map[any]context.CancelCauseFunc),
@@ -99,9 +99,20 @@ func (c *Client) Registry() *Registry { return c.registry }
 // wrong when credentials or certificates are refused.
 func (c *Client) Ping(ctx context.Context) error {
 	if err := c.producer.Ping(ctx); err != nil {
-		return fmt.Errorf("ping: %w", translate(err))
+		return fmt.Errorf("ping: %w", c.why(err))
 	}
 	return nil
+}
+
+// why is err as this package says it. An attempt that ran out of time says
+// nothing, so it is given what brokers said lately.
+func (c *Client) why(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		if said := c.door.lately(); said != nil {
+			return fmt.Errorf("%w; lately: %w", err, said)
+		}
+	}
+	return translate(err)
 }
 
 // Close ends every ReadLog and Consume and fails what is still buffered with ErrClosed:

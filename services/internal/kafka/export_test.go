@@ -7,4 +7,4 @@ import (
 )
 
 // NewClientLog is newClientLog, as the library sees it.
-func NewClientLog(log *slog.Logger) kgo.Logger { return newClientLog(log, newDoor(nil)) }
+func NewClientLog(log *slog.Logger) kgo.Logger { return newClientLog(log, newDoor(Config{})) }

@@ -228,7 +228,7 @@ func (m *member) begin(ctx context.Context) error {
 			return cause(ctx)
 		}
 		waited = true
-		m.client.kgoLog.warn(m.group.ID, "group cannot start; waiting", "error", translate(err).Error())
+		m.client.kgoLog.warn(m.group.ID, "group cannot start; waiting", "error", m.client.why(err).Error())
 		if err := pause(ctx, wait); err != nil {
 			return err
 		}
@@ -329,7 +329,7 @@ func (m *member) commit(ctx, hctx context.Context) {
 		case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID):
 			return // the poll will tell whether the topic was made anew
 		}
-		m.client.kgoLog.warn(m.group.ID, "offsets cannot be committed; trying again", "error", translate(err).Error())
+		m.client.kgoLog.warn(m.group.ID, "offsets cannot be committed; trying again", "error", m.client.why(err).Error())
 		if pause(hctx, wait) != nil {
 			m.client.log.Warn("offsets were not committed; what was handled last may be handled again",
 				"group", m.group.ID, "error", err.Error())
@@ -454,7 +454,7 @@ func (m *member) complaints(ctx context.Context, fetches kgo.Fetches) error {
 			return errAgain // the library would not try it again
 		default:
 			m.client.kgoLog.warn(about, "group cannot read; trying again",
-				"partition", e.Partition, "error", translate(e.Err).Error())
+				"partition", e.Partition, "error", m.client.why(e.Err).Error())
 		}
 		met = true
 		m.client.metrics.groupErrors.Inc()

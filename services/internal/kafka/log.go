@@ -126,7 +126,7 @@ func (r *reader) begin(ctx context.Context) error {
 		if errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) {
 			r.client.kgoLog.warn(r.topic, "topic does not exist; waiting for it")
 		} else {
-			r.client.kgoLog.warn(r.topic, "topic cannot be read; waiting for a broker", "error", translate(err).Error())
+			r.client.kgoLog.warn(r.topic, "topic cannot be read; waiting for a broker", "error", r.client.why(err).Error())
 		}
 		if err := pause(ctx, wait); err != nil {
 			return err

@@ -9,7 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/sasl"
@@ -19,8 +19,12 @@ import (
 	"penstock.dev/services/internal/conf"
 )
 
-// dialTimeout bounds opening a connection, its TLS handshake included.
-const dialTimeout = 10 * time.Second
+// dialTimeout bounds opening a connection, handshakeTimeout the part of TLS: a
+// server that does not speak it may wait for more instead of saying so.
+const (
+	dialTimeout      = 10 * time.Second
+	handshakeTimeout = 3 * time.Second
+)
 
 // TLS says how connections are secured. The files are read again for every new
 // connection, so a renewed certificate is taken up without a restart.
@@ -91,15 +95,18 @@ func (t TLS) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	dialer := tls.Dialer{
-		NetDialer: &net.Dialer{},
-		Config:    &tls.Config{RootCAs: roots, Certificates: own, ServerName: host, MinVersion: tls.VersionTLS12},
-	}
-	conn, err := dialer.DialContext(ctx, network, addr)
+	bare, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 	if err != nil {
+		return nil, err
+	}
+	conn := tls.Client(bare, &tls.Config{RootCAs: roots, Certificates: own, ServerName: host, MinVersion: tls.VersionTLS12})
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = bare.Close()
 		return nil, t.explain(err)
 	}
-	return &explained{Conn: conn, explain: t.explain}, nil
+	return conn, nil
 }
 
 // explain says which setting a failed handshake is about.
@@ -123,9 +130,9 @@ func (t TLS) explain(err error) error {
 				invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
 		}
 	case errors.As(err, &host):
-		hint = "the server's certificate is not for the host that " + knobBrokers.String() + " or " + knobRegistry.String() + " names"
-	case errors.As(err, &header), errors.Is(err, io.EOF):
-		hint = "the server does not speak TLS there; see " + knobTLS.String()
+		hint = fmt.Sprintf("the server's certificate is for %v and not for the host in %s or %s", hosts(host.Certificate), knobBrokers, knobRegistry)
+	case errors.As(err, &header), errors.Is(err, io.EOF), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("the server does not speak TLS there, see %s (%s)", knobTLS, err.Error()) // not wrapped: see visit.explain
 	case remote(err):
 		hint = "the server refuses this client's certificate, or wants one; see " + knobCertFile.String()
 	default:
@@ -134,26 +141,20 @@ func (t TLS) explain(err error) error {
 	return fmt.Errorf("%s: %w", hint, err)
 }
 
-// remote reports whether the other side ended the handshake. With TLS 1.3 that
-// is learned from the first read.
+// hosts are the names and addresses that a certificate is for.
+func hosts(c *x509.Certificate) []string {
+	names := slices.Clone(c.DNSNames)
+	for _, ip := range c.IPAddresses {
+		names = append(names, ip.String())
+	}
+	return names
+}
+
+// remote reports whether the other side refused to go on. With TLS 1.3 that is
+// learned from the first read.
 func remote(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "remote error"
-}
-
-// explained is a connection whose alerts are explained.
-type explained struct {
-	net.Conn
-	explain func(error) error
-}
-
-// Read reads from the connection.
-func (c *explained) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if err != nil && remote(err) {
-		err = c.explain(err)
-	}
-	return n, err
 }
 
 // SASL says who the client is to the brokers. The zero SASL is nobody.
@@ -202,92 +203,4 @@ func (s SASL) mechanism() sasl.Mechanism {
 		return scram.Auth{User: s.User, Pass: s.Password.Reveal()}.AsSha512Mechanism()
 	}
 	return nil
-}
-
-// How long a door stays shut after a refusal, doubling up to the maximum. After
-// doorForget without one it begins again.
-const (
-	shutMin    = 500 * time.Millisecond
-	shutMax    = 5 * time.Second
-	doorForget = time.Minute
-)
-
-// A door keeps a client whose credentials or certificates are refused from
-// knocking without pause: while it is shut, dialling fails at once with what
-// was said last.
-type door struct {
-	dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	now  func() time.Time
-
-	mu   sync.Mutex
-	shut map[string]*refusal // by address, and "" for all of them: a closed set
-}
-
-// A refusal is what was said last, how often running, and until when it holds.
-type refusal struct {
-	err   error
-	times int
-	at    time.Time
-	until time.Time
-}
-
-func newDoor(dial func(ctx context.Context, network, addr string) (net.Conn, error)) *door {
-	return &door{dial: dial, now: time.Now, shut: make(map[string]*refusal)}
-}
-
-// open dials addr unless the door is shut. Every failure is one to dial, for
-// which the library tries other brokers and keeps what it buffers.
-func (d *door) open(ctx context.Context, network, addr string) (net.Conn, error) {
-	if err := d.refused(addr); err != nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
-	}
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	conn, err := d.dial(ctx, network, addr)
-	var op *net.OpError
-	switch {
-	case err == nil:
-		d.forget(addr)
-		return conn, nil
-	case errors.As(err, &op) && op.Op == "dial" || ctx.Err() != nil:
-		return nil, err // nobody there, which is no refusal
-	}
-	d.refuse(addr, err)
-	return nil, &net.OpError{Op: "dial", Net: network, Err: err}
-}
-
-// refused returns why addr is not dialled now, or nil.
-func (d *door) refused(addr string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, of := range []string{addr, ""} {
-		if r := d.shut[of]; r != nil && d.now().Before(r.until) {
-			return r.err
-		}
-	}
-	return nil
-}
-
-// refuse shuts the door to addr, or with "" to all, for a while.
-func (d *door) refuse(addr string, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	now := d.now()
-	r := d.shut[addr]
-	if r == nil || now.Sub(r.at) > doorForget {
-		r = &refusal{}
-		d.shut[addr] = r
-	}
-	if now.Before(r.until) {
-		return // several connections were refused at once
-	}
-	wait := min(shutMin<<min(r.times, 10), shutMax)
-	r.err, r.at, r.until = err, now, now.Add(wait)
-	r.times++
-}
-
-func (d *door) forget(addr string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.shut, addr)
 }

@@ -58,7 +58,7 @@ func (c *Client) ensureTopic(ctx context.Context, t Topic) error {
 		case isKafkaErr(err) && !kerr.IsRetriable(err) && !refusedLogin(translate(err)):
 			return translate(err)
 		}
-		c.kgoLog.warn(t.Name, "topic cannot be created yet", "error", translate(err).Error())
+		c.kgoLog.warn(t.Name, "topic cannot be created yet", "error", c.why(err).Error())
 		if pause(ctx, wait) != nil {
 			return errors.Join(cause(ctx), err)
 		}

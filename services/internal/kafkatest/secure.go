@@ -26,9 +26,11 @@ type Security struct {
 	// SCRAM-SHA-512. An empty mechanism asks nobody.
 	Mechanism, User, Password string
 	// Authority signs the broker's certificate, which ends at CertEnd, zero for
-	// a day from now. Nil means no TLS.
+	// a day from now, and is for CertHost, empty for the broker's own address.
+	// A nil authority means no TLS.
 	Authority *Authority
 	CertEnd   time.Time
+	CertHost  string
 	// ClientCerts has the broker refuse clients without a certificate that the
 	// authority signed.
 	ClientCerts bool
@@ -38,6 +40,9 @@ func (s Security) issue() Files {
 	end := s.CertEnd
 	if end.IsZero() {
 		end = time.Now().Add(24 * time.Hour)
+	}
+	if s.CertHost != "" {
+		return s.Authority.IssueFor(s.CertHost)
 	}
 	return s.Authority.Issue("broker", end)
 }
@@ -113,6 +118,20 @@ func (b *Broker) clientTLS() *tls.Config {
 	}
 	return &tls.Config{
 		RootCAs: b.secure.Authority.pool(), Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12,
+	}
+}
+
+// ServerTLS is the configuration of a server on this machine that takes any
+// client certificate of the authority, and none.
+func (a *Authority) ServerTLS() *tls.Config {
+	a.t.Helper()
+	files := a.Issue("server", time.Now().Add(24*time.Hour))
+	cert, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	if err != nil {
+		a.t.Fatalf("kafkatest: %v", err)
+	}
+	return &tls.Config{
+		Certificates: []tls.Certificate{cert}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: a.pool(), MinVersion: tls.VersionTLS12,
 	}
 }
 
