@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -32,7 +33,11 @@ func unpacked(ctx context.Context, b Bundle, run Run) (string, error) {
 	}
 	defer unlock()
 	home := dir + ".unpacked"
-	if intact(archive.File, home) == nil {
+	files := slices.DeleteFunc(archive.File, func(f *zip.File) bool {
+		rel := below(f)
+		return slices.ContainsFunc(b.Without, func(folder string) bool { return strings.HasPrefix(rel, folder) })
+	})
+	if intact(files, home) == nil {
 		return home, nil
 	}
 	run.say("%s %s: unpacking (a few seconds, once)", b.Name, b.Version)
@@ -40,20 +45,26 @@ func unpacked(ctx context.Context, b Bundle, run Run) (string, error) {
 	if err := os.RemoveAll(partial); err != nil {
 		return "", err
 	}
-	for _, f := range archive.File {
+	for _, f := range files {
 		if err := unpack(f, partial); err != nil {
 			return "", fmt.Errorf("%s %s: %w", b.Name, b.Version, err)
 		}
 	}
-	if err := intact(archive.File, partial); err != nil {
+	if err := intact(files, partial); err != nil {
 		return "", fmt.Errorf("%s %s: %w", b.Name, b.Version, err)
 	}
 	return home, errors.Join(os.RemoveAll(home), os.Rename(partial, home))
 }
 
-// place is where a file of an archive belongs, without the archive's top folder.
-func place(f *zip.File, home string) (string, error) {
+// below is a file's name without the archive's top folder.
+func below(f *zip.File) string {
 	_, rel, _ := strings.Cut(f.Name, "/")
+	return rel
+}
+
+// place is where a file of an archive belongs.
+func place(f *zip.File, home string) (string, error) {
+	rel := below(f)
 	if rel == "" { // the top folder itself
 		return home, nil
 	}

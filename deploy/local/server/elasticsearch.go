@@ -45,9 +45,8 @@ func elasticsearchSpec(ctx context.Context, dir string, o ElasticsearchOptions) 
 	if err != nil {
 		return Spec{}, err
 	}
-	settings := append(at.settings(home), "xpack.security.enabled=false")
 	spec := at.spec("elasticsearch", java, append(at.java(o.HeapMB), elasticsearchArgs(home)...), o.Run)
-	spec.Stdin = launcherSays(append(settings, o.Settings...), at.config, at.logs)
+	spec.Stdin = launcherSays(append(at.settings(home), o.Settings...), at.config, at.logs)
 	return spec, nil
 }
 

