@@ -335,18 +335,18 @@ func (s *sender) settle(p *partition, b *batch, now time.Time) {
 	s.flying--
 	failed := b.at[:0]
 	var cause error
-	taken := 0
+	taken, alone := 0, b.alone
 	for i, at := range b.sent {
 		err := b.errs[i]
 		switch {
 		case err == nil:
 			taken++
 			continue
-		case kafka.Permanent(err) && b.alone:
+		case kafka.Permanent(err) && alone:
 			s.lost[lostRefused].Add(1)
 			s.log.Error("Kafka refuses a usage event for good", "partition", p.index, "error", err.Error())
 			continue
-		case kafka.Permanent(err):
+		case kafka.Permanent(err): // or something that travelled with it
 			b.alone = true
 		default:
 			cause = err

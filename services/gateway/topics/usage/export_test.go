@@ -1,0 +1,11 @@
+package usage
+
+// Forget empties the memory, as if Kafka had taken everything.
+func (u *Usage) Forget() {
+	for _, p := range *u.all.Load() {
+		p.close()
+		for c := p.pop(); c != nil; c = p.pop() {
+			u.free.put(c)
+		}
+	}
+}
