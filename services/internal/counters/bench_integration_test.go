@@ -21,7 +21,7 @@ import (
 // after another and of many at once, and the server's own time (server-µs/op,
 // from INFO commandstats).
 func BenchmarkDecide(b *testing.B) {
-	for _, n := range []int{1, 6} {
+	for _, n := range []int{1, 4, 6} {
 		b.Run(fmt.Sprint(n, " charges"), func(b *testing.B) {
 			store, client := benchStore(b)
 			b.ReportAllocs()

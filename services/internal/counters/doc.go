@@ -32,7 +32,7 @@
 // that is late enough the value is changed in place and its key's expiry stays.
 //
 //	quota     1, consumed, refunded, expiry: 8 days after the period
-//	gcra      1, debt, credits per unit, as of (µs), expiry: when all is paid back, and up to 70 s
+//	gcra      1, debt, credits per unit, as of (µs), expiry: when all is paid back, and 20 s to 70 s
 //	request   1, fingerprint (16), decision id (16), note's length (2), note, results: 24 h
 //
 // # Calls

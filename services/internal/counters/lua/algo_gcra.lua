@@ -7,7 +7,9 @@
 --        numbers are doubles
 local MAX_WAIT = 4503599627370496 -- 2^52 µs: what takes longer is never
 local YEARS = 315576000000000 -- ten, in µs: no value lives longer untouched
-local SPARE = 60000000 -- µs that a value is kept at most for fewer renewals
+-- µs that a value is kept for longer, so that a busy one is renewed seldom: as
+-- long as the bucket takes to empty, within these.
+local LEAST, MOST = 10000000, 60000000
 
 local capacity, unit, refill, tick = a, b, c, d
 local version, debt, credits, at, expiry = VERSION, 0, unit, 0, 0
@@ -55,7 +57,7 @@ else
     free = at + (free + -free % 1) * tick -- when all is paid back
     if free > now + YEARS then free = now + YEARS end
     if expiry < free + GRACE then
-      expiry = free + GRACE + min(SPARE, ceil(full / refill) * tick)
+      expiry = free + GRACE + min(MOST, max(LEAST, ceil(full / refill) * tick))
       renewal = expiry
     end
     value = pack('<Bdddd', VERSION, debt, unit, at, expiry)
