@@ -166,6 +166,16 @@ func (k *Knobs) Config(clientID string) Config {
 	return c
 }
 
+// RegistryShown returns the registry's URLs as they may be shown: without
+// passwords.
+func (k *Knobs) RegistryShown() string {
+	shown := make([]string, len(k.Registry))
+	for i, u := range k.Registry {
+		shown[i] = hidePassword(u)
+	}
+	return strings.Join(shown, ",")
+}
+
 // RegistryConfig returns what OpenRegistry needs.
 func (k *Knobs) RegistryConfig() RegistryConfig {
 	return RegistryConfig{URLs: k.Registry, User: k.RegistryUser, Password: k.RegistryPassword, TLS: k.files()}
