@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"penstock.dev/services/internal/conf"
+	"penstock.dev/services/internal/kafka"
 )
 
 type config struct {
@@ -13,7 +14,7 @@ type config struct {
 	slot        string
 	publication string
 	maxInFlight int
-	brokers     []string
+	kafka       kafka.Knobs
 	replicas    int
 	check       bool
 }
@@ -25,7 +26,7 @@ func knobs(c *config, getenv func(string) string) *conf.Set {
 	s.String(&c.slot, "slot", "penstock_relay", "logical replication slot, made when missing; one relay at a time reads it, others stand by")
 	s.String(&c.publication, "publication", "penstock_outbox", "publication of the outbox tables, made by rule-admin")
 	s.Int(&c.maxInFlight, "max-in-flight", 10_000, "events sent and not yet stored before reading pauses, 1-1000000")
-	s.Strings(&c.brokers, "kafka-brokers", "127.0.0.1:9092", "Kafka, host:port list")
+	c.kafka.Register(s, kafka.OnlyBrokers)
 	s.Int(&c.replicas, "topic-replicas", 0, "replicas of rules.v1 when the relay creates it, 0-9; 0 leaves it to the brokers")
 	return s
 }
@@ -53,9 +54,17 @@ func (c config) Validate() error {
 	refuse(isName(c.slot), "slot", "%q is not 1-50 of a-z 0-9 _", c.slot)
 	refuse(isName(c.publication), "publication", "%q is not 1-50 of a-z 0-9 _", c.publication)
 	refuse(c.maxInFlight >= 1 && c.maxInFlight <= 1_000_000, "max-in-flight", "%d is not 1-1000000", c.maxInFlight)
-	refuse(len(c.brokers) > 0, "kafka-brokers", "empty")
+	faults = append(faults, c.kafka.Validate())
 	refuse(c.replicas >= 0 && c.replicas <= 9, "topic-replicas", "%d is not 0-9", c.replicas)
 	return conf.Refuse(errors.Join(faults...))
+}
+
+// producer is the configuration of the client that writes rules.v1.
+func (c config) producer(clientID string) kafka.Config {
+	k := c.kafka.Config(clientID)
+	k.MaxBufferedRecords = c.maxInFlight + 1
+	k.DeliveryTimeout, k.CancelInFlight = deliverWithin, true
+	return k
 }
 
 // isName reports whether s can stand in a replication command as it is, with

@@ -21,11 +21,11 @@ func TestReadmeListsTheKnobs(t *testing.T) {
 // configuration at once, each by its knob.
 func TestConfigNamesEveryFault(t *testing.T) {
 	t.Parallel()
-	_, err := parseConfig([]string{"-slot", "Bad Slot", "-max-in-flight", "0", "-kafka-brokers", "", "-topic-replicas", "10"}, none)
+	_, err := parseConfig([]string{"-slot", "Bad Slot", "-max-in-flight", "0", "-kafka-brokers", "", "-kafka-user", "relay", "-topic-replicas", "10"}, none)
 	if !errors.Is(err, boot.ErrConfig) {
 		t.Fatalf("parseConfig = %v, want a configuration error", err)
 	}
-	for _, knob := range []string{"-database-url", "-slot", "-max-in-flight", "-kafka-brokers", "-topic-replicas"} {
+	for _, knob := range []string{"-database-url", "-slot", "-max-in-flight", "-kafka-brokers", "-kafka-user", "-topic-replicas"} {
 		if !strings.Contains(err.Error(), knob) {
 			t.Errorf("error does not name %s:\n%v", knob, err)
 		}

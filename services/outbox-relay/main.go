@@ -34,10 +34,7 @@ func run(ctx context.Context, p boot.Process) error {
 	if err != nil || cfg.check {
 		return err
 	}
-	broker, err := kafka.New(kafka.Config{
-		Brokers: cfg.brokers, ClientID: p.Service, MaxBufferedRecords: cfg.maxInFlight + 1,
-		DeliveryTimeout: deliverWithin, CancelInFlight: true,
-	}, p.Log, p.Metrics)
+	broker, err := kafka.New(cfg.producer(p.Service), p.Log, p.Metrics)
 	if err != nil {
 		return fmt.Errorf("kafka: %w", err)
 	}
