@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock.dev/services/internal/conf"
+	"penstock.dev/services/internal/kafka"
 	"penstock.dev/services/rule-admin/httpapi"
 )
 
@@ -16,7 +17,7 @@ type config struct {
 	adminListen string
 	databaseURL conf.Secret
 	databaseMax int
-	registry    []string
+	kafka       kafka.Knobs // the registry only
 	tokens      conf.Secret
 	timeout     time.Duration
 	keep        time.Duration
@@ -29,7 +30,7 @@ func knobs(c *config, getenv func(string) string) *conf.Set {
 	s.String(&c.adminListen, "admin-listen", "127.0.0.1:9090", "admin port, host:port: /metrics, /live, /ready, /debug/pprof")
 	s.Secret(&c.databaseURL, "database-url", "PostgreSQL that holds the catalogue, postgres://…; the user must own its tables")
 	s.Int(&c.databaseMax, "database-connections", 10, "connections to PostgreSQL at most, 2-1000")
-	s.Strings(&c.registry, "schema-registry", "http://127.0.0.1:8081", "schema registry, URL list, tried in order")
+	c.kafka.Register(s, kafka.OnlyRegistry)
 	s.Secret(&c.tokens, "tokens", "bearer tokens, comma list of name:role:token; role admin or readonly, token at least 16 characters; the name is the audit's actor")
 	s.Duration(&c.timeout, "request-timeout", 5*time.Second, "how long one request may wait for PostgreSQL, 100ms-1m; then 503")
 	s.Duration(&c.keep, "outbox-keep", 7*24*time.Hour, "how long an outbox row stays after a newer one has replaced it, at least 1m; longer than the relay may be away")
@@ -58,7 +59,7 @@ func (c config) Validate() error {
 	refuse(c.adminListen != "", "admin-listen", "empty")
 	refuse(c.databaseURL.Reveal() != "", "database-url", "empty")
 	refuse(c.databaseMax >= 2 && c.databaseMax <= 1000, "database-connections", "%d is not 2-1000", c.databaseMax)
-	refuse(len(c.registry) > 0, "schema-registry", "empty")
+	faults = append(faults, c.kafka.Validate())
 	refuse(c.timeout >= 100*time.Millisecond && c.timeout <= time.Minute, "request-timeout", "%v is not 100ms-1m", c.timeout)
 	refuse(c.keep >= time.Minute, "outbox-keep", "%v is less than 1m", c.keep)
 	_, err := parseTokens(c.tokens)

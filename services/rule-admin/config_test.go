@@ -33,12 +33,12 @@ func good() map[string]string {
 func TestConfigNamesEveryFault(t *testing.T) {
 	t.Parallel()
 	_, err := parse(map[string]string{"PENSTOCK_TOKENS": "ops:root:0123456789abcdef"},
-		"-listen", "", "-admin-listen", "", "-database-connections", "1", "-schema-registry", "", "-request-timeout", "1ms", "-outbox-keep", "1s")
+		"-listen", "", "-admin-listen", "", "-database-connections", "1", "-schema-registry", "", "-schema-registry-password", "fedcba9876543210", "-request-timeout", "1ms", "-outbox-keep", "1s")
 	if !errors.Is(err, boot.ErrConfig) {
 		t.Fatalf("parseConfig = %v, want a refused configuration", err)
 	}
 	for _, want := range []string{
-		"-listen", "-admin-listen", "-database-url", "-database-connections", "-schema-registry", "-tokens", "-request-timeout", "-outbox-keep",
+		"-listen", "-admin-listen", "-database-url", "-database-connections", "-schema-registry", "-schema-registry-password", "-tokens", "-request-timeout", "-outbox-keep",
 	} {
 		if !strings.Contains(err.Error(), want+" (PENSTOCK_") {
 			t.Errorf("%q does not name %s", err, want)

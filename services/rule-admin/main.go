@@ -11,7 +11,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"strings"
 
 	"penstock.dev/services/internal/admin"
 	"penstock.dev/services/internal/boot"
@@ -37,7 +36,7 @@ func run(ctx context.Context, p boot.Process) error {
 		return err
 	}
 	metrics := observe.New(p.Metrics)
-	schema := topics.NewSchema(kafka.NewRegistry(cfg.registry...), strings.Join(cfg.registry, ","), p.Log)
+	schema := topics.NewSchema(kafka.OpenRegistry(cfg.kafka.RegistryConfig()), cfg.kafka.RegistryShown(), p.Log)
 	store, err := postgres.Open(ctx, postgres.Config{
 		URL: cfg.databaseURL.Reveal(), MaxConns: cfg.databaseMax, Keep: cfg.keep,
 	}, schema.Record, p.Log)
