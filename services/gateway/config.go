@@ -23,8 +23,7 @@ type config struct {
 	adminListen string // apart from traffic, and on loopback unless somebody decides otherwise
 	gatewayID   string
 
-	brokers     []string
-	registry    string
+	broker      kafka.Knobs
 	redisURL    conf.Secret   // may hold a password
 	redisBudget time.Duration // what a client waits at most because of us
 
@@ -54,8 +53,7 @@ func knobs(c *config, tokens *conf.Secret, getenv func(string) string) *conf.Set
 	s.String(&c.listen, "listen", ":8080", "data port, host:port: proxied traffic and /v1/decisions, HTTP/1.1 and HTTP/2 without TLS")
 	s.String(&c.adminListen, "admin-listen", "127.0.0.1:9080", "admin port, host:port: /metrics, /live, /ready, /debug/pprof")
 	s.String(&c.gatewayID, "gateway-id", "gateway", "name of this gateway among others, in its log and at Kafka; 1-64 of A-Z a-z 0-9 . _ -")
-	s.Strings(&c.brokers, "kafka-brokers", "127.0.0.1:9092", "Kafka, host:port list; rules.v1 is read there")
-	s.String(&c.registry, "schema-registry", "http://127.0.0.1:8081", "schema registry, one or more URLs, tried in order")
+	c.broker.Register(s)
 	s.Secret(&c.redisURL, "redis-url", "counter store, redis://[user:password@]host:port[/db], rediss:// or unix://")
 	s.Duration(&c.redisBudget, "redis-budget", counters.DefaultBudget, "longest wait for the counter store per decision, 1ms-10s; then the rules' failure modes decide")
 	s.Secret(tokens, "decision-tokens", "bearer tokens of trusted callers of /v1/decisions, comma-separated, 16 bytes or more each; none: nobody may ask")
@@ -98,11 +96,7 @@ func (c *config) Validate() error {
 	refuse(hostPort(c.listen), "listen")
 	refuse(hostPort(c.adminListen), "admin-listen")
 	refuse(name(c.gatewayID), "gateway-id")
-	refuse(kafka.Config{Brokers: c.brokers}.Validate(), "kafka-brokers")
-	refuse(kafka.Config{Brokers: []string{"any"}, SchemaRegistry: c.registry}.Validate(), "schema-registry")
-	if c.registry == "" {
-		refuse(errors.New("empty"), "schema-registry")
-	}
+	faults = append(faults, c.broker.Validate())
 	if c.redisURL.Reveal() == "" {
 		refuse(errors.New("empty"), "redis-url")
 	} else {
@@ -169,7 +163,7 @@ func name(s string) error {
 }
 
 func (c *config) kafka() kafka.Config {
-	return kafka.Config{Brokers: c.brokers, SchemaRegistry: c.registry, ClientID: c.gatewayID}
+	return c.broker.Config(c.gatewayID)
 }
 
 func (c *config) counters() counters.Config {

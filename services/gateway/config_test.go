@@ -57,14 +57,14 @@ func TestParseConfigRefuses(t *testing.T) {
 	t.Parallel()
 
 	_, err := parseConfig([]string{
-		"-listen", "8080", "-admin-listen", "", "-gateway-id", "a b", "-kafka-brokers", "", "-schema-registry", "ftp://x",
+		"-listen", "8080", "-admin-listen", "", "-gateway-id", "a b", "-kafka-brokers", "", "-schema-registry", "ftp://x", "-kafka-sasl", "PLAIN", "-kafka-password", "hush",
 		"-redis-budget", "1h", "-trusted-proxies", "10.0.0.1", "-snapshot-every", "1ms", "-drain", "1m",
 	}, environment("PENSTOCK_REDIS_URL", "http://:hush@x", "PENSTOCK_DECISION_TOKENS", "hush-hush"))
 	if !errors.Is(err, boot.ErrConfig) {
 		t.Fatalf("parseConfig = %v, want a refusal", err)
 	}
 	for _, knob := range []string{
-		"-listen", "-admin-listen", "-gateway-id", "-kafka-brokers", "-schema-registry", "-redis-url", "-redis-budget",
+		"-listen", "-admin-listen", "-gateway-id", "-kafka-brokers", "-schema-registry", "-kafka-user", "-redis-url", "-redis-budget",
 		"-decision-tokens", "-trusted-proxies", "-snapshot-every", "-drain",
 	} {
 		if !strings.Contains(err.Error(), knob+" (PENSTOCK_") {
