@@ -40,7 +40,9 @@ func full() usagedoc.Event {
 	}
 }
 
-func id(n byte) [16]byte { return [16]byte{1, 0x99, 0x8d, 0x3a, 0x5e, 0x43, 0x7c, 0x11, 0x9a, 0x52, 15: n} }
+func id(n byte) [16]byte {
+	return [16]byte{1, 0x99, 0x8d, 0x3a, 0x5e, 0x43, 0x7c, 0x11, 0x9a, 0x52, 15: n}
+}
 
 // TestAppend guarantees the document of an event, field by field.
 func TestAppend(t *testing.T) {

@@ -2,7 +2,7 @@ package usagedoc
 
 // An Entry is a document on its way into the index.
 type Entry struct {
-	ID  string // the event id, 36 characters
+	ID  [16]byte // the event's
 	Day Day
 	Doc []byte // what Append wrote
 }

@@ -1,0 +1,123 @@
+package esindex
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/elastic/go-elasticsearch/v8"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock.dev/services/internal/conf"
+	"penstock.dev/services/usage-indexer/usagedoc"
+)
+
+// Config says where the store is and how documents are kept in it.
+type Config struct {
+	URLs     []string    // of its nodes, used in turn; at least one
+	User     string      // empty: none
+	Password conf.Secret // of that user
+	APIKey   conf.Secret // base64 of id:key, instead of a user
+	CAFile   string      // PEM of who may sign its certificates; empty: whom the system trusts
+	Flavor   Flavor      // what must answer there; empty: either
+
+	Prefix    string        // of index names, and the name of the template
+	Retention int           // days; 0 keeps for ever
+	Replicas  int           // of an index made from now on
+	Refresh   time.Duration // how soon documents are found, of an index made from now on
+
+	BatchDocs  int           // most documents of one request, at least 1
+	BatchBytes int           // most bytes of one request, but for a single document
+	Timeout    time.Duration // of one request; what is applied after it is answered 409 later
+
+	Transport http.RoundTripper // nil: the network
+}
+
+// ErrConfig reports a store that cannot be asked as configured.
+var ErrConfig = errors.New("invalid configuration of the store")
+
+// A Store writes documents. It is safe for concurrent use.
+type Store struct {
+	cfg     Config
+	client  *elasticsearch.BaseClient
+	log     *slog.Logger
+	metrics *metrics
+	now     func() time.Time
+
+	names   sync.Map     // usagedoc.Day → its index's name
+	ceiling atomic.Int64 // bytes of one request that the store is known to take; at most BatchBytes
+	health  health
+
+	made   sync.Map   // usagedoc.Day → true: its index is there, or was
+	making sync.Mutex // held while the template or an index is made
+	placed bool       // the template is there, or was
+}
+
+// New returns a store. It does not ask it anything. The clock is for which days
+// are kept.
+func New(cfg Config, log *slog.Logger, registerer prometheus.Registerer, now func() time.Time) (*Store, error) {
+	next := cfg.Transport
+	if next == nil {
+		network, err := network(cfg)
+		if err != nil {
+			return nil, err
+		}
+		next = network
+	}
+	s := &Store{cfg: cfg, log: log, now: now}
+	s.ceiling.Store(int64(cfg.BatchBytes))
+	s.health.now = now
+	var err error
+	if s.metrics, err = newMetrics(registerer, &s.health); err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	s.client, err = elasticsearch.NewBaseClient(elasticsearch.Config{
+		Addresses: cfg.URLs, Username: cfg.User, Password: cfg.Password.Reveal(), APIKey: cfg.APIKey.Reveal(),
+		DisableRetry: true, DisableMetaHeader: true, // what is safe to repeat is known here
+		Transport: &compatible{flavor: cfg.Flavor, next: next},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return s, nil
+}
+
+// network returns a transport of its own: its connections are few and kept.
+func network(cfg Config) (*http.Transport, error) {
+	transport, ok := http.DefaultTransport.(*http.Transport)
+	if !ok {
+		return nil, fmt.Errorf("%w: the default transport was replaced", ErrConfig)
+	}
+	transport = transport.Clone()
+	transport.MaxIdleConnsPerHost = 16
+	if cfg.CAFile == "" {
+		return transport, nil
+	}
+	pem, err := os.ReadFile(cfg.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%w: %s holds no certificate", ErrConfig, cfg.CAFile)
+	}
+	transport.TLSClientConfig = &tls.Config{RootCAs: pool}
+	return transport, nil
+}
+
+// indexName is the name of a day's index, made once.
+func (s *Store) indexName(d usagedoc.Day) string {
+	if name, ok := s.names.Load(d); ok {
+		return name.(string) //nolint:forcetypeassert // nothing else is stored
+	}
+	name := usagedoc.IndexName(s.cfg.Prefix, d)
+	s.names.Store(d, name)
+	return name
+}
