@@ -35,7 +35,8 @@ var openAPI []byte
 // revision: a decide.Snapshot.
 type Catalogue interface {
 	Key(digest [32]byte) (decide.Key, bool)
-	Revision() int64
+	// UnknownKey is the answer where there is no such key.
+	UnknownKey(q decide.Query, at time.Time) decide.Decision
 }
 
 // A Decider decides: a decide.Service.
@@ -43,15 +44,22 @@ type Decider interface {
 	Decide(ctx context.Context, q decide.Query) (decide.Decision, error)
 }
 
+// A Recorder is told of every decision that makes an event, once. It must
+// neither block nor fail.
+type Recorder interface {
+	Record(u decide.Usage)
+}
+
 // Config says who may ask.
 type Config struct {
 	Tokens []string // bearer tokens of trusted callers; none: nobody may ask
 }
 
-// Deps is what an API works with. All are required.
+// Deps is what an API works with. All are required but Recorder.
 type Deps struct {
 	Catalogue func() Catalogue // the one in force
 	Decider   Decider
+	Recorder  Recorder
 	Log       *slog.Logger
 }
 
@@ -124,11 +132,11 @@ func (a *API) decide(w http.ResponseWriter, r *http.Request) error {
 	if err := b.read(w, r); err != nil {
 		return err
 	}
-	q, secret, err := parse(string(b.in))
+	q, err := parse(string(b.in))
 	if err != nil {
 		return err
 	}
-	d, err := a.answer(r.Context(), &q, secret)
+	d, err := a.answer(r.Context(), &q)
 	if err != nil {
 		return err
 	}
@@ -143,41 +151,40 @@ func (a *API) decide(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// answer resolves the API key of a question, if it has one, and asks.
-func (a *API) answer(ctx context.Context, q *decide.Query, secret string) (decide.Decision, error) {
-	if secret == "" {
-		return a.deps.Decider.Decide(ctx, *q)
-	}
-	rules := a.deps.Catalogue()
-	key, ok := rules.Key(sha256.Sum256([]byte(secret)))
-	if !ok {
-		d := decide.Decision{
-			ID: decide.NewID(time.Now()), Outcome: decide.Deny, Status: http.StatusUnauthorized, Code: decide.UnknownKey,
-			Cost: 1, RulesVersion: rules.Revision(),
+// answer resolves the API key of a question, if it has one, asks, and tells the
+// recorder.
+func (a *API) answer(ctx context.Context, q *question) (decide.Decision, error) {
+	began := time.Now()
+	if q.secret != "" {
+		q.digest = sha256.Sum256([]byte(q.secret))
+		rules := a.deps.Catalogue()
+		key, ok := rules.Key(q.digest)
+		if !ok {
+			d := rules.UnknownKey(q.Query, began)
+			a.record(&d, q, time.Since(began))
+			return d, nil
 		}
-		if q.Cost != nil {
-			d.Cost, d.Peek = *q.Cost, *q.Cost == 0
+		if err := q.resolve(&key); err != nil {
+			return decide.Decision{}, err
 		}
-		return d, nil
+		began = time.Now()
 	}
-	var faults faults
-	for _, d := range []struct {
-		name  string
-		said  *string
-		keyed string
-	}{{"tenant", &q.Tenant, key.Tenant}, {"application", &q.Application, key.Application}, {"user", &q.User, key.User}} {
-		switch {
-		case *d.said == "":
-			*d.said = d.keyed
-		case d.keyed != "" && *d.said != d.keyed:
-			faults.add(d.name, "is not the one of the api_key")
-		}
+	d, err := a.deps.Decider.Decide(ctx, q.Query)
+	if err == nil {
+		a.record(&d, q, time.Since(began))
 	}
-	if len(faults) > 0 {
-		return decide.Decision{}, faults
+	return d, err
+}
+
+// record tells of a decision.
+func (a *API) record(d *decide.Decision, q *question, took time.Duration) {
+	if a.deps.Recorder == nil {
+		return
 	}
-	q.APIKey = key.ID
-	return a.deps.Decider.Decide(ctx, *q)
+	if u, ok := d.Usage(); ok {
+		u.Latency, u.KeyDigest, u.Labels = took, q.digest, q.labels
+		a.deps.Recorder.Record(u)
+	}
 }
 
 // trusted reports whether the request has one of the tokens. The time that

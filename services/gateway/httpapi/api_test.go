@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -216,6 +217,8 @@ func TestMalformed(t *testing.T) {
 		{"a long label", `{"labels": {"region": "` + long + `"}}`, []string{"labels.region"}},
 		{"a label with a long name", `{"labels": {"` + long + `": "x"}}`, []string{"labels"}},
 		{"a label without a name", `{"labels": {"": "x"}}`, []string{"labels"}},
+		{"labels that are too long together", `{"labels": {` + wide(8191) + `}}`, []string{"labels"}},
+		{"labels whose escapes are", `{"labels": {"a": "` + strings.Repeat(`\u0001`, 256) + `", ` + wide(8192-1500) + `}}`, []string{"labels"}},
 		{"too many labels", `{"labels": {` + many.String()[1:] + `}}`, []string{"labels"}},
 		{"contradictions", `{"api_key": "s3cret", "tenant": "globex", "application": "app", "user": "u2"}`, []string{"tenant", "application", "user"}},
 	}
@@ -226,6 +229,87 @@ func TestMalformed(t *testing.T) {
 	}
 	if len(f.state.Counters) != 0 {
 		t.Error("something was charged")
+	}
+}
+
+// wide is members of labels that are so many bytes long as compact JSON, or a
+// few more.
+func wide(bytes int) string {
+	var b strings.Builder
+	for i := 0; b.Len() < bytes; i++ {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `"l%d":"%s"`, i, strings.Repeat("x", min(256, max(0, bytes-b.Len()-8))))
+	}
+	return b.String()
+}
+
+// TestUsage guarantees what is told of a question: once of each that was
+// decided, with the digest of its key and its labels, and nothing of one that
+// was not, of a peek, and of a repeat. What a caller claims beside a key that
+// nobody knows is not told.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	f := newFace(t)
+	f.key("k1", "s3cret", "acme", "web", "u1")
+	f.put(decide.EndpointKind, "pay", &decide.EndpointDef{ID: "pay", Service: "payments", Method: "POST", Path: "/v1/pay/{id}", Cost: 7})
+	f.monthly("acme-month", 1000)
+	told := func(question string) *decide.Usage {
+		t.Helper()
+		before := len(f.told)
+		_ = f.ask(question)
+		switch len(f.told) - before {
+		case 0:
+			return nil
+		case 1:
+			return &f.told[before]
+		default:
+			t.Fatalf("%s is told of more than once", question)
+			return nil
+		}
+	}
+	u := told(`{"api_key": "s3cret", "client_ip": "2001:db8:1:2::7", "service": "payments", "method": "POST", "path": "/v1/pay/17", ` +
+		`"labels": {"region": "eu", "\u0001\"": "\n"}, "request_id": "r"}`)
+	if u == nil || u.Verdict != decide.VerdictAllow || u.Status != 200 || u.Tenant != "acme" || u.Application != "web" || u.User != "u1" || u.APIKey != "k1" ||
+		u.KeyDigest != sha256.Sum256([]byte("s3cret")) || u.Address.String() != "2001:db8:1:2::" || u.Endpoint != "pay" || u.Template != "/v1/pay/{id}" ||
+		u.Method != "POST" || u.Cost != 7 || u.Latency <= 0 || u.Upstream.Reached || len(u.AppendCounters(nil)) != 1 {
+		t.Fatalf("told %+v", u)
+	}
+	var labels map[string]string
+	if err := json.Unmarshal([]byte(u.Labels), &labels); err != nil || len(labels) != 2 || labels["region"] != "eu" || labels["\x01\""] != "\n" {
+		t.Errorf("labels %s: %v", u.Labels, err)
+	}
+	u = told(`{"api_key": "nope", "tenant": "acme", "user": "u1", "client_ip": "203.0.113.9", "service": "payments", "method": "POST", "path": "/v1/pay/17"}`)
+	if u == nil || u.Verdict != decide.VerdictDeny || u.Status != 401 || u.Tenant+u.User+u.APIKey != "" || u.KeyDigest != sha256.Sum256([]byte("nope")) ||
+		u.Address.String() != "203.0.113.9" || u.Endpoint != "pay" || u.Cost != 7 || len(u.AppendCounters(nil)) != 0 {
+		t.Errorf("an unknown key is told as %+v", u)
+	}
+	if u = told(`{"tenant": "acme", "cost": 1001}`); u == nil || u.Verdict != decide.VerdictDeny || u.Status != 429 || u.KeyDigest != [32]byte{} || u.Labels != "" {
+		t.Errorf("a refusal is told as %+v", u)
+	}
+	for _, question := range []string{
+		`{"tenant": "acme", "cost": 0}`,
+		`{"api_key": "nope", "cost": 0}`,
+		`{"api_key": "s3cret", "client_ip": "2001:db8:1:2::7", "service": "payments", "method": "POST", "path": "/v1/pay/17", "request_id": "r"}`,
+		`{"tenant": "acme", "request_id": "r"}`,
+		`{"api_key": "s3cret", "tenant": "globex"}`,
+		`{"tenant": "acme"`,
+	} {
+		if u := told(question); u != nil {
+			t.Errorf("%s is told as %+v", question, u)
+		}
+	}
+}
+
+// TestLabelsThatFit guarantees that labels up to the bound are taken.
+func TestLabelsThatFit(t *testing.T) {
+	t.Parallel()
+	f := newFace(t)
+	f.loose = true
+	f.decided(`{"labels": {` + wide(8000) + `}}`)
+	if n := len(f.told[0].Labels); n < 8000 || n > 8192 {
+		t.Errorf("told %d bytes", n)
 	}
 }
 

@@ -105,6 +105,7 @@ type face struct {
 	state   limit.State
 	down    bool
 	last    limit.Decision
+	told    []decide.Usage
 	version int64
 	loose   bool            // exchanges are not held to the document
 	ctx     context.Context // of requests; nil: the test's
@@ -116,9 +117,17 @@ func newFace(t testing.TB) *face {
 	f.API = httpapi.New(httpapi.Config{Tokens: []string{"another-0123456789", token}}, httpapi.Deps{
 		Catalogue: func() httpapi.Catalogue { return f.book.Current() },
 		Decider:   decide.NewService(f.book, f, f.clock, decide.NewID),
+		Recorder:  f,
 		Log:       slog.New(slog.DiscardHandler),
 	})
 	return f
+}
+
+// Record is the recorder.
+func (f *face) Record(u decide.Usage) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.told = append(f.told, u)
 }
 
 // Decide is the counter store.

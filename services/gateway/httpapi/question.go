@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -19,13 +20,43 @@ const (
 	maxPath     = 8192 // of a path, as it was sent
 	maxLabels   = 64   // labels
 	maxLabelKey = 128  // of a label's name
+	maxLabelSum = 8192 // of all labels as compact JSON, as the event of the decision has them
 )
 
-// parse reads a question and the secret of its API key, if it has one. The
-// error is faults.
-func parse(body string) (q decide.Query, secret string, err error) {
+// A question is what was asked.
+type question struct {
+	decide.Query
+	secret string            // of the API key; empty: none was given
+	digest [sha256.Size]byte // of the secret
+	labels string            // as JSON; empty: none
+}
+
+// resolve fills in what an API key stands for. The error is faults.
+func (q *question) resolve(key *decide.Key) error {
+	var list faults
+	for _, d := range []struct {
+		name  string
+		said  *string
+		keyed string
+	}{{"tenant", &q.Tenant, key.Tenant}, {"application", &q.Application, key.Application}, {"user", &q.User, key.User}} {
+		switch {
+		case *d.said == "":
+			*d.said = d.keyed
+		case d.keyed != "" && *d.said != d.keyed:
+			list.add(d.name, "is not the one of the api_key")
+		}
+	}
+	if len(list) > 0 {
+		return list
+	}
+	q.APIKey = key.ID
+	return nil
+}
+
+// parse reads a question. The error is faults.
+func parse(body string) (q question, err error) {
 	if !utf8.ValidString(body) {
-		return q, "", faults{{"body", "is not UTF-8"}}
+		return q, faults{{"body", "is not UTF-8"}}
 	}
 	var list faults
 	s := &scanner{text: body}
@@ -40,7 +71,7 @@ func parse(body string) (q decide.Query, secret string, err error) {
 		case "user":
 			q.User = s.bounded(field, maxValue, &list)
 		case "api_key":
-			secret = s.bounded(field, maxValue, &list)
+			q.secret = s.bounded(field, maxValue, &list)
 		case "service":
 			q.Service = s.bounded(field, maxValue, &list)
 		case "client_ip":
@@ -52,7 +83,7 @@ func parse(body string) (q decide.Query, secret string, err error) {
 		case "cost":
 			q.Cost = cost(s.integer(field), &list)
 		case "labels":
-			q.Labels = s.labels(&list)
+			q.Labels, q.labels = s.labels(&list)
 		default:
 			s.fail(field, "is not a field of a question")
 		}
@@ -62,11 +93,11 @@ func parse(body string) (q decide.Query, secret string, err error) {
 	}
 	switch {
 	case s.fault != nil:
-		return q, "", faults{*s.fault}
+		return q, faults{*s.fault}
 	case len(list) > 0:
-		return q, "", list
+		return q, list
 	}
-	return q, secret, nil
+	return q, nil
 }
 
 // bounded reads a text of at most so many bytes.
@@ -129,8 +160,10 @@ func cost(digits string, list *faults) *int64 {
 	return &n
 }
 
-func (s *scanner) labels(list *faults) map[string]string {
-	labels := map[string]string{}
+// labels reads the labels, and makes them the JSON that their event has.
+func (s *scanner) labels(list *faults) (labels map[string]string, text string) {
+	labels = map[string]string{}
+	var b []byte
 	s.object("labels", func(name string) {
 		field := "labels." + name
 		if name == "" || len(name) > maxLabelKey {
@@ -141,7 +174,18 @@ func (s *scanner) labels(list *faults) map[string]string {
 			s.fail("labels", fmt.Sprintf("has more than %d members", maxLabels))
 			return
 		}
-		labels[name] = s.bounded(field, maxValue, list)
+		value := s.bounded(field, maxValue, list)
+		labels[name] = value
+		b = append(b, ',')
+		b = append(appendString(b, name), ':')
+		b = appendString(b, value)
 	})
-	return labels
+	if len(b) == 0 {
+		return labels, ""
+	}
+	if len(b)+1 > maxLabelSum {
+		list.add("labels", fmt.Sprintf("is longer than %d bytes as compact JSON", maxLabelSum))
+	}
+	b[0] = '{'
+	return labels, string(append(b, '}'))
 }

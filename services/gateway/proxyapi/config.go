@@ -26,6 +26,8 @@ type Config struct {
 	KeepAliveTimeout time.Duration // for the next request on a connection; 120 s
 	MaxHeaderBytes   int           // of a request's line and headers together; 64 KiB
 
+	TellAfter time.Duration // how long an answer may stream before its event is made with what is known by then; 10 s
+
 	Drain time.Duration // for requests in flight when the gate closes; then they are cut; 10 s
 }
 
@@ -40,6 +42,7 @@ func (c Config) withDefaults() Config {
 		{&c.HeaderTimeout, 10 * time.Second},
 		{&c.ClientTimeout, 60 * time.Second},
 		{&c.KeepAliveTimeout, 120 * time.Second},
+		{&c.TellAfter, 10 * time.Second},
 		{&c.Drain, 10 * time.Second},
 	} {
 		if *d.field == 0 {

@@ -46,6 +46,7 @@ func (x *exchange) forward() {
 		out.Body = body
 	}
 	sent := time.Now()
+	x.story.sent = sent
 	proxy := httputil.ReverseProxy{
 		Transport: up.carrier(grpc),
 		Rewrite:   func(pr *httputil.ProxyRequest) { x.rewrite(pr, up) },
@@ -55,6 +56,9 @@ func (x *exchange) forward() {
 		},
 		ErrorHandler: func(_ http.ResponseWriter, out *http.Request, err error) {
 			x.waited = time.Since(sent)
+			if unreached(err) {
+				x.story.sent = time.Time{}
+			}
 			x.fail(context.Cause(out.Context()), body.stop(rc), err)
 		},
 		FlushInterval: -1,
@@ -122,12 +126,13 @@ func (x *exchange) receive(res *http.Response, w *watch, body *upload) error {
 		if rwc, ok := res.Body.(io.ReadWriteCloser); ok {
 			res.Body = &tunnel{rwc, w}
 		}
+		x.tell(res.StatusCode) // a tunnel has no end that says more
 		return nil
 	}
 	if body.unread() { // an answer that did not wait for the request is the connection's last
 		x.last(res.Header)
 	}
-	res.Body = &download{res.Body, w}
+	res.Body = &download{res.Body, w, x}
 	return nil
 }
 

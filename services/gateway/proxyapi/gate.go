@@ -17,6 +17,8 @@ import (
 type Catalogue interface {
 	Key(digest [32]byte) (decide.Key, bool)
 	Route(host, path string) (svc *decide.ServiceDef, rest string, ok bool)
+	// UnknownKey is the refusal of a request whose key is not in the catalogue.
+	UnknownKey(q decide.Query, at time.Time) decide.Decision
 }
 
 // A Decider decides: a decide.Service.
@@ -37,6 +39,12 @@ type Meter interface {
 	Proxied(Exchange)
 }
 
+// A Recorder is told of every decision that makes an event, once: when its
+// exchange has ended, or earlier where that takes long. It must not block.
+type Recorder interface {
+	Record(u decide.Usage)
+}
+
 // Gone is the status of an exchange whose client went away before it was
 // answered in full.
 const Gone = 499
@@ -53,12 +61,13 @@ type Exchange struct {
 	Waited   time.Duration // part of Took: until the upstream's headers, or its failure
 }
 
-// Deps is what a Gate works with. All are required but Own and Meter.
+// Deps is what a Gate works with. All are required but Own, Meter and Recorder.
 type Deps struct {
 	Catalogue func() Catalogue // the one in force
 	Decider   Decider
 	Own       Own
 	Meter     Meter
+	Recorder  Recorder
 	Log       *slog.Logger
 }
 
@@ -124,6 +133,7 @@ type exchange struct {
 
 	decision decide.Decision
 	decided  bool
+	story    story
 	upstream int           // status
 	waited   time.Duration // until the upstream's headers
 	gone     bool          // the client went away
@@ -141,6 +151,11 @@ func (x *exchange) serve() {
 		return
 	}
 	if p := x.identify(); p != nil {
+		if p == unknownKey {
+			at := time.Now()
+			d := x.rules.UnknownKey(x.query(), at)
+			x.note(&d, time.Since(at))
+		}
 		x.turnAway(p)
 		return
 	}
@@ -201,11 +216,8 @@ func (x *exchange) depth(host, path string) int {
 // decide asks for a decision and answers a request that does not pass. It
 // reports whether the request passes.
 func (x *exchange) decide() bool {
-	d, err := x.gate.deps.Decider.Decide(x.in.Context(), decide.Query{
-		Tenant: x.caller.key.Tenant, Application: x.caller.key.Application, User: x.caller.key.User, APIKey: x.caller.key.ID,
-		Address: canon.Group(x.client.address),
-		Service: x.service.ID, Method: x.method, Path: x.rest,
-	})
+	began := time.Now()
+	d, err := x.gate.deps.Decider.Decide(x.in.Context(), x.query())
 	if err != nil {
 		if x.in.Context().Err() != nil {
 			x.gone = true
@@ -217,11 +229,21 @@ func (x *exchange) decide() bool {
 		return false
 	}
 	x.decision, x.decided = d, true
+	x.note(&d, time.Since(began))
 	if d.Outcome == decide.Allow {
 		return true
 	}
 	x.turnAway(denial(&d))
 	return false
+}
+
+// query is the request as decisions are made about it.
+func (x *exchange) query() decide.Query {
+	return decide.Query{
+		Tenant: x.caller.key.Tenant, Application: x.caller.key.Application, User: x.caller.key.User, APIKey: x.caller.key.ID,
+		Address: canon.Group(x.client.address),
+		Service: x.service.ID, Method: x.method, Path: x.rest,
+	}
 }
 
 // refuse answers in the upstream's stead.
@@ -249,8 +271,8 @@ func (x *exchange) dress(h http.Header) {
 	x.allowOrigin(h)
 }
 
-// account tells the meter and the debug log what became of the request. It
-// runs also when the reverse proxy aborts the connection.
+// account tells the recorder, the meter and the debug log what became of the
+// request. It runs also when the reverse proxy aborts the connection.
 func (x *exchange) account() {
 	e := Exchange{
 		Decision: x.decision, Decided: x.decided, Status: x.out.status, Upstream: x.upstream,
@@ -263,6 +285,7 @@ func (x *exchange) account() {
 		e.Status = Gone
 	}
 	e.Cut = x.cut && !x.gone
+	x.tell(e.Status)
 	if m := x.gate.deps.Meter; m != nil {
 		m.Proxied(e)
 	}

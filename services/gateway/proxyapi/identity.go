@@ -14,9 +14,10 @@ import (
 // is known of it but its address.
 type caller struct {
 	key    decide.Key
-	bearer bool // the credential is in Authorization
-	known  bool // the credential is a key's
-	given  bool // there is a credential
+	digest [sha256.Size]byte // of the credential, when there is one
+	bearer bool              // the credential is in Authorization
+	known  bool              // the credential is a key's
+	given  bool              // there is a credential
 }
 
 // A client is where a request comes from.
@@ -33,14 +34,17 @@ func (x *exchange) identify() *problem {
 	if p != nil || !x.caller.given {
 		return p
 	}
-	x.caller.key, x.caller.known = x.rules.Key(sha256.Sum256([]byte(secret)))
+	x.caller.digest = sha256.Sum256([]byte(secret))
+	x.caller.key, x.caller.known = x.rules.Key(x.caller.digest)
 	if !x.caller.known {
-		return &problem{
-			Status: http.StatusUnauthorized, Code: string(decide.UnknownKey),
-			Detail: "the API key is unknown or was revoked; a request without a key is anonymous",
-		}
+		return unknownKey
 	}
 	return nil
+}
+
+var unknownKey = &problem{
+	Status: http.StatusUnauthorized, Code: string(decide.UnknownKey),
+	Detail: "the API key is unknown or was revoked; a request without a key is anonymous",
 }
 
 // credential reads the API key of a request: a Bearer token, or X-API-Key.

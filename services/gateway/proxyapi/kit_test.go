@@ -42,11 +42,13 @@ type gate struct {
 	down      bool // the store does not answer
 	version   int64
 	exchanges chan proxyapi.Exchange
+	told      chan decide.Usage
 }
 
 func newGate(t testing.TB, cfg proxyapi.Config) *gate {
 	t.Helper()
-	g := &gate{t: t, book: decide.NewBook(), now: t0, state: limit.NewState(), exchanges: make(chan proxyapi.Exchange, 100_000)}
+	g := &gate{t: t, book: decide.NewBook(), now: t0, state: limit.NewState(), exchanges: make(chan proxyapi.Exchange, 100_000),
+		told: make(chan decide.Usage, 100_000)}
 	g.Gate = proxyapi.New(cfg, g.deps())
 	return g
 }
@@ -57,6 +59,7 @@ func (g *gate) deps() proxyapi.Deps {
 		Catalogue: func() proxyapi.Catalogue { return g.book.Current() },
 		Decider:   decide.NewService(g.book, g, g.clock, decide.NewID),
 		Meter:     g,
+		Recorder:  g,
 		Log:       debug,
 	}
 }
@@ -78,6 +81,9 @@ func (g *gate) Decide(_ context.Context, d limit.Decision) (limit.Answer, error)
 
 // Proxied is the meter.
 func (g *gate) Proxied(e proxyapi.Exchange) { g.exchanges <- e }
+
+// Record is the recorder.
+func (g *gate) Record(u decide.Usage) { g.told <- u }
 
 func (g *gate) clock() time.Time {
 	g.mu.Lock()

@@ -173,16 +173,21 @@ func (u *upload) stop(client *http.ResponseController) (broken error) {
 }
 
 // A download is the body of an answer on its way to the client. Between two
-// reads the client has to take what was read.
+// reads the client has to take what was read. It is read where the exchange is
+// served, so it may tell of it.
 type download struct {
 	io.ReadCloser
 	w *watch
+	x *exchange
 }
 
 func (d *download) Read(p []byte) (int, error) {
 	d.w.expect(d.w.idle, errUpstreamSilent)
 	n, err := d.ReadCloser.Read(p)
 	d.w.expect(d.w.patient, errClientStalled)
+	if err == nil {
+		d.x.tellOfStream()
+	}
 	return n, err
 }
 

@@ -704,4 +704,3 @@ func TestOrderOfFormerEvents(t *testing.T) {
 }
 
 var _ usage.Producer = (*kafka.Client)(nil)
-
