@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"penstock.dev/services/gateway/canon"
 	"penstock.dev/services/gateway/proxyapi"
 	"penstock.dev/services/gateway/topics"
+	"penstock.dev/services/gateway/topics/usage"
+	"penstock.dev/services/internal/boot"
 	"penstock.dev/services/internal/conf"
 	"penstock.dev/services/internal/counters"
 	"penstock.dev/services/internal/kafka"
@@ -35,6 +38,13 @@ type config struct {
 	snapshotWait  time.Duration // the log is the truth and usually there within a second
 	snapshotEvery time.Duration // bounds what a kill costs, and the writing
 
+	usageBuffer   int           // seconds of a busy gateway's events, until the disk takes over
+	usageSpool    int           // how long an outage of Kafka may last
+	usageLinger   time.Duration // an event is no answer: it may wait for company
+	usageSync     time.Duration // what an outage of Kafka and a power cut together may cost
+	hashAddresses conf.Secret   // who may see usage.v1 need not see addresses
+	topicReplicas int
+
 	connectTimeout  time.Duration
 	responseTimeout time.Duration
 	idleTimeout     time.Duration
@@ -44,8 +54,14 @@ type config struct {
 	proxies canon.Proxies // trusted, parsed
 }
 
-// minToken is the least length of a decision token, in bytes: 128 random bits
-// in base64 have 22.
+// Bounds of the knobs about usage events, in bytes.
+const (
+	minBuffer, maxBuffer = 4 << 20, 4 << 30
+	minSpool, maxSpool   = 16 << 20, 1 << 40
+)
+
+// minToken is the least length of a decision token and of the secret of
+// addresses, in bytes: 128 random bits in base64 have 22.
 const minToken = 16
 
 func knobs(c *config, tokens *conf.Secret, getenv func(string) string) *conf.Set {
@@ -59,9 +75,15 @@ func knobs(c *config, tokens *conf.Secret, getenv func(string) string) *conf.Set
 	s.Secret(tokens, "decision-tokens", "bearer tokens of trusted callers of /v1/decisions, comma-separated, 16 bytes or more each; none: nobody may ask")
 	s.Strings(&c.trusted, "trusted-proxies", "", "networks in CIDR notation whose X-Forwarded-For is believed; none by default")
 	s.Bool(&c.forwarded, "forwarded", false, "trusted proxies say the client in Forwarded (RFC 7239) and not in X-Forwarded-For")
-	s.String(&c.dataDir, "data-dir", "data", "directory of the rules' snapshot, made when missing; empty: no snapshot, no start without Kafka")
+	s.String(&c.dataDir, "data-dir", "data", "directory of the rules' snapshot and of usage events on disk, made when missing, of this gateway alone; empty: neither, and no start without Kafka")
 	s.Duration(&c.snapshotWait, "snapshot-wait", 3*time.Second, "time for reading rules.v1 at the start before the snapshot decides, 0s-10m")
 	s.Duration(&c.snapshotEvery, "snapshot-every", 5*time.Second, "least time between two snapshots, 1s-1h; writing takes a twentieth of the time at most")
+	s.Int(&c.usageBuffer, "usage-buffer", 32<<20, "memory for usage events that Kafka does not have yet, bytes, 4194304-4294967296; 393216 a partition at least")
+	s.Int(&c.usageSpool, "usage-spool", 1<<30, "disk for usage events while Kafka is away, bytes, 16777216-1099511627776, below data-dir; 0: none")
+	s.Duration(&c.usageLinger, "usage-linger", 5*time.Millisecond, "time a usage event waits for company before it is sent, 0s-1s")
+	s.Duration(&c.usageSync, "usage-sync", time.Second, "least time between two syncs of usage events on disk, 10ms-1m")
+	s.Secret(&c.hashAddresses, "hash-addresses", "secret of 16 bytes or more under which usage events tell client addresses as an HMAC, the same for all gateways; none: as they are")
+	s.Int(&c.topicReplicas, "topic-replicas", 0, "replicas of usage.v1 when the gateway creates it, 0-9; 0 leaves it to the brokers")
 	s.Duration(&c.connectTimeout, "connect-timeout", 5*time.Second, "longest wait for a connection to an upstream, 1ms-10m; a service may name its own")
 	s.Duration(&c.responseTimeout, "response-timeout", 60*time.Second, "longest wait for an upstream's headers, 1ms-1h; a service may name its own")
 	s.Duration(&c.idleTimeout, "idle-timeout", 5*time.Minute, "longest silence of a running stream, 1ms-24h; a service may name its own")
@@ -115,7 +137,10 @@ func (c *config) Validate() error {
 			c.proxies = append(c.proxies, n.Masked())
 		}
 	}
-	for _, f := range c.durations() {
+	if n := len(c.hashAddresses.Reveal()); n > 0 && n < minToken {
+		refuse(fmt.Errorf("has %d bytes, want at least %d", n, minToken), "hash-addresses")
+	}
+	for _, f := range append(c.durations(), c.numbers()...) {
 		refuse(f.err, f.knob)
 	}
 	return conf.Refuse(errors.Join(faults...))
@@ -137,6 +162,8 @@ func (c *config) durations() (faults []fault) {
 		{"redis-budget", c.redisBudget, counters.MinBudget, counters.MaxBudget},
 		{"snapshot-wait", c.snapshotWait, 0, 10 * time.Minute},
 		{"snapshot-every", c.snapshotEvery, time.Second, time.Hour},
+		{"usage-linger", c.usageLinger, 0, time.Second},
+		{"usage-sync", c.usageSync, 10 * time.Millisecond, time.Minute},
 		{"connect-timeout", c.connectTimeout, time.Millisecond, 10 * time.Minute},
 		{"response-timeout", c.responseTimeout, time.Millisecond, time.Hour},
 		{"idle-timeout", c.idleTimeout, time.Millisecond, 24 * time.Hour},
@@ -144,6 +171,24 @@ func (c *config) durations() (faults []fault) {
 	} {
 		if d.value < d.least || d.value > d.atMost {
 			faults = append(faults, fault{d.knob, fmt.Errorf("%v, want %v to %v", d.value, d.least, d.atMost)})
+		}
+	}
+	return faults
+}
+
+// numbers are the faults of the knobs that are one.
+func (c *config) numbers() (faults []fault) {
+	for _, n := range []struct {
+		knob                 string
+		value, least, atMost int
+	}{
+		{"usage-buffer", c.usageBuffer, minBuffer, maxBuffer},
+		{"usage-spool", c.usageSpool, minSpool, maxSpool},
+		{"topic-replicas", c.topicReplicas, 0, 9},
+	} {
+		off := n.knob == "usage-spool" && n.value == 0
+		if !off && (n.value < n.least || n.value > n.atMost) {
+			faults = append(faults, fault{n.knob, fmt.Errorf("%d, want %d to %d", n.value, n.least, n.atMost)})
 		}
 	}
 	return faults
@@ -163,7 +208,18 @@ func name(s string) error {
 }
 
 func (c *config) kafka() kafka.Config {
-	return c.broker.Config(c.gatewayID)
+	return usage.Producing(c.broker.Config(c.gatewayID))
+}
+
+func (c *config) usage(stopping <-chan struct{}) usage.Config {
+	u := usage.Config{
+		Gateway: c.gatewayID, Buffer: c.usageBuffer, Spool: int64(c.usageSpool), Linger: c.usageLinger, Sync: c.usageSync,
+		Secret: c.hashAddresses.Reveal(), Replicas: int16(c.topicReplicas), Stopping: stopping, Grace: boot.Grace,
+	}
+	if c.dataDir != "" {
+		u.Dir = filepath.Join(c.dataDir, "usage")
+	}
+	return u
 }
 
 func (c *config) counters() counters.Config {

@@ -59,6 +59,7 @@ func TestParseConfigRefuses(t *testing.T) {
 	_, err := parseConfig([]string{
 		"-listen", "8080", "-admin-listen", "", "-gateway-id", "a b", "-kafka-brokers", "", "-schema-registry", "ftp://x", "-kafka-sasl", "PLAIN", "-kafka-password", "hush",
 		"-redis-budget", "1h", "-trusted-proxies", "10.0.0.1", "-snapshot-every", "1ms", "-drain", "1m",
+		"-usage-buffer", "1", "-usage-spool", "1", "-usage-linger", "-1s", "-usage-sync", "0s", "-topic-replicas", "10", "-hash-addresses", "hush",
 	}, environment("PENSTOCK_REDIS_URL", "http://:hush@x", "PENSTOCK_DECISION_TOKENS", "hush-hush"))
 	if !errors.Is(err, boot.ErrConfig) {
 		t.Fatalf("parseConfig = %v, want a refusal", err)
@@ -66,6 +67,7 @@ func TestParseConfigRefuses(t *testing.T) {
 	for _, knob := range []string{
 		"-listen", "-admin-listen", "-gateway-id", "-kafka-brokers", "-schema-registry", "-kafka-user", "-redis-url", "-redis-budget",
 		"-decision-tokens", "-trusted-proxies", "-snapshot-every", "-drain",
+		"-usage-buffer", "-usage-spool", "-usage-linger", "-usage-sync", "-topic-replicas", "-hash-addresses",
 	} {
 		if !strings.Contains(err.Error(), knob+" (PENSTOCK_") {
 			t.Errorf("%s is not named", knob)

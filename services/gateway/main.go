@@ -1,8 +1,9 @@
 // Gateway is the gate: it answers for every request whether it passes, and
 // forwards those that do.
 //
-// It reads rules.v1, keeps counters in Redis, and keeps a snapshot of the rules
-// on disk. Its promises and knobs are in README.md.
+// It reads rules.v1, keeps counters in Redis, tells every decision to usage.v1,
+// and keeps on disk a snapshot of the rules and what Kafka does not take. Its
+// promises and knobs are in README.md.
 package main
 
 import (
@@ -15,6 +16,7 @@ import (
 	"penstock.dev/services/gateway/observe"
 	"penstock.dev/services/gateway/proxyapi"
 	"penstock.dev/services/gateway/topics"
+	"penstock.dev/services/gateway/topics/usage"
 	"penstock.dev/services/internal/admin"
 	"penstock.dev/services/internal/boot"
 	"penstock.dev/services/internal/counters"
@@ -25,7 +27,7 @@ func main() { boot.Main("gateway", run) }
 
 // run wires the service and blocks until ctx ends. Parts stop last to first:
 // the gate closes and its last requests end before the counters and the rules
-// they need go.
+// they need go, and what they did is told before Kafka is left.
 func run(ctx context.Context, p boot.Process) error {
 	cfg, err := parseConfig(p.Args, p.Getenv)
 	if err != nil || cfg.check {
@@ -45,6 +47,10 @@ func run(ctx context.Context, p boot.Process) error {
 	if err != nil {
 		return fmt.Errorf("rules: %w", err)
 	}
+	told, err := usage.New(cfg.usage(p.Stopping), broker, broker.Registry(), p.Log, p.Metrics)
+	if err != nil {
+		return fmt.Errorf("usage: %w", err)
+	}
 	decisions, err := observe.NewDecisions(decide.NewService(book, store, store.Now, decide.NewID), p.Metrics)
 	if err != nil {
 		return fmt.Errorf("metrics: %w", err)
@@ -54,20 +60,21 @@ func run(ctx context.Context, p boot.Process) error {
 		return fmt.Errorf("metrics: %w", err)
 	}
 	api := httpapi.New(httpapi.Config{Tokens: cfg.decisionTokens}, httpapi.Deps{
-		Catalogue: func() httpapi.Catalogue { return book.Current() }, Decider: decisions, Log: p.Log,
+		Catalogue: func() httpapi.Catalogue { return book.Current() }, Decider: decisions, Recorder: told, Log: p.Log,
 	})
 	gate := proxyapi.Serve(cfg.proxy(), proxyapi.Deps{
 		Catalogue: func() proxyapi.Catalogue { return book.Current() }, Decider: decisions,
-		Own: api, Meter: meter{requests}, Log: p.Log,
+		Own: api, Meter: meter{requests}, Recorder: told, Log: p.Log,
 	})
 
 	return p.Run(ctx,
 		admin.Part(cfg.adminListen, p, admin.Ready{
 			"rules": rules.Ready, "counters": onceReady(store.Ready), "http": accepts(cfg.listen),
-			"kafka": remarked("rule changes do not arrive", broker.Ping),
+			"kafka": remarked("rule changes do not arrive", broker.Ping), "usage": told.Ready,
 		}),
 		boot.Close("redis", store),
 		boot.Close("kafka", broker),
+		boot.Part{Name: "usage.v1", Run: told.Run},
 		boot.Part{Name: "rules.v1", Run: rules.Run},
 		after(rules.Serving(), gate),
 	)

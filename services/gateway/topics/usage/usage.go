@@ -27,6 +27,16 @@ type Producer interface {
 	Partitions(ctx context.Context, topic string) (int32, error)
 }
 
+// Producing is a Kafka configuration under which everything that is sent at a
+// time fits into the client's buffer, and the records of a batch travel
+// together: they are handed over within a fraction of a millisecond.
+func Producing(c kafka.Config) kafka.Config {
+	const smallest = 96 // bytes, of a record: its ids alone have 48
+	c.MaxBufferedRecords, c.MaxBufferedBytes = maxFlying*chunkSize/smallest, 2*maxFlying*chunkSize
+	c.Linger = time.Millisecond
+	return c
+}
+
 // A Config says how much is kept where.
 type Config struct {
 	Gateway  string        // id, 0-128 bytes
