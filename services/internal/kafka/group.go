@@ -28,8 +28,9 @@ type Group struct {
 	MaxWait time.Duration
 	// FromEnd has a group that never committed anything in a topic begin at the
 	// topic's end: that position is committed before the first record is read,
-	// so nothing written later is skipped. Otherwise it begins at the start.
-	// Partitions added later are always read from their start.
+	// so nothing written later is skipped. Otherwise it begins at the start, as
+	// it does with partitions that are added later, and with topics that are
+	// added while the group has members.
 	FromEnd bool
 	// SessionTimeout is how long a member that died keeps its partitions. Zero
 	// means 45 s; Apache Kafka accepts 6 s to 30 min.
@@ -505,14 +506,29 @@ func (c *Client) topicIDs(ctx context.Context, topics []string) (map[string]kadm
 	return ids, nil
 }
 
+// commits returns how far the group is, nothing for one that does not exist.
+func (c *Client) commits(ctx context.Context, group string) (kadm.OffsetResponses, error) {
+	commits, err := c.admin.FetchOffsets(ctx, group)
+	if err == nil {
+		err = commits.Error()
+	}
+	if errors.Is(err, kerr.GroupIDNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("commits: %w", translate(err))
+	}
+	return commits, nil
+}
+
 // startAtEnd commits the end of every topic in which the group has no commit at
-// all. It is refused once the group has members: they did it before.
+// all. Brokers refuse that while the group has members, who did it before.
 func (c *Client) startAtEnd(ctx context.Context, group string, topics []string) error {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
-	commits, err := c.admin.FetchOffsets(ctx, group)
+	commits, err := c.commits(ctx, group)
 	if err != nil {
-		return fmt.Errorf("commits: %w", err)
+		return err
 	}
 	ends, err := c.admin.ListEndOffsets(ctx, topics...)
 	if err == nil {
@@ -532,6 +548,14 @@ func (c *Client) startAtEnd(ctx context.Context, group string, topics []string) 
 	if len(at) == 0 {
 		return nil
 	}
-	c.log.Info("group is new and starts at the end", "group", group)
-	return c.admin.CommitAllOffsets(ctx, group, at)
+	err = c.admin.CommitAllOffsets(ctx, group, at)
+	switch {
+	case expelled(err):
+		c.log.Info("group is at work; topics that are new to it are read from their start", "group", group)
+	case err != nil:
+		return fmt.Errorf("commit: %w", err)
+	default:
+		c.log.Info("group is new and starts at the end", "group", group)
+	}
+	return nil
 }

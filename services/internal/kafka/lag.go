@@ -15,12 +15,9 @@ import (
 func (c *Client) Lag(ctx context.Context, group, topic string) (map[int32]int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
-	commits, err := c.admin.FetchOffsets(ctx, group)
-	if err == nil {
-		err = commits.Error()
-	}
+	commits, err := c.commits(ctx, group)
 	if err != nil {
-		return nil, fmt.Errorf("lag of group %s: commits: %w", group, translate(err))
+		return nil, fmt.Errorf("lag of group %s: %w", group, err)
 	}
 	starts, err := c.admin.ListStartOffsets(ctx, topic)
 	if err == nil {

@@ -71,6 +71,13 @@ func (b *Broker) FailFetch(topic string) *Fault {
 	return b.fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: topic, Err: kerr.TopicAuthorizationFailed})
 }
 
+// FailCommit makes a group's commits fail. An error that Kafka calls retriable
+// is one that passes, as COORDINATOR_LOAD_IN_PROGRESS does.
+func (b *Broker) FailCommit(group string, err *kerr.Error) *Fault {
+	b.t.Helper()
+	return b.fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Group: group, Err: err})
+}
+
 // Watch counts requests of one kind and changes nothing.
 func (b *Broker) Watch(key kmsg.Key) *Fault {
 	b.t.Helper()

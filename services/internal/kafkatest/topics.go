@@ -60,6 +60,30 @@ func (b *Broker) CreateTopic(topic string, partitions int32, config ...string) {
 	}, "leaders of %s", topic)
 }
 
+// AddPartitions gives a topic n more partitions.
+func (b *Broker) AddPartitions(topic string, n int) {
+	b.t.Helper()
+	cl, ctx, done := b.client()
+	defer done()
+	admin := kadm.NewClient(cl)
+	before, err := admin.ListTopics(ctx, topic)
+	if err != nil {
+		b.t.Fatalf("partitions of %s: %v", topic, err)
+	}
+	resps, err := admin.CreatePartitions(ctx, n, topic)
+	if err == nil {
+		err = resps.Error()
+	}
+	if err != nil {
+		b.t.Fatalf("partitions of %s: %v", topic, err)
+	}
+	want := len(before[topic].Partitions) + n
+	Eventually(b.t, func() bool {
+		ends, err := admin.ListEndOffsets(ctx, topic)
+		return err == nil && ends.Error() == nil && len(ends[topic]) == want
+	}, "leaders of %s", topic)
+}
+
 // DeleteTopic removes a topic and its records.
 func (b *Broker) DeleteTopic(topic string) {
 	b.t.Helper()
