@@ -19,6 +19,7 @@ import (
 
 	"penstock.dev/schemas"
 	"penstock.dev/schemas/rulesv1"
+	"penstock.dev/schemas/usagev1"
 	"penstock.dev/schemas/wire"
 	"penstock.dev/services/internal/boot"
 	"penstock.dev/services/internal/kafka"
@@ -201,6 +202,90 @@ func TestIntegrationGateway(t *testing.T) {
 	if code := g.stop(); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
+	outcomes := map[string]int{}
+	for _, ev := range e.told() {
+		outcomes[fmt.Sprint(ev.Decision, " ", ev.Status, " ", ev.Tenant)]++
+	}
+	if outcomes["ALLOW 200 acme"] != 4 || outcomes["DENY 429 acme"] < 1 || outcomes["DENY 401 "] != 1 || len(outcomes) != 3 {
+		t.Errorf("told on usage.v1: %v", outcomes)
+	}
+}
+
+// told are the events on usage.v1, each once. Every stream must be numbered
+// without a gap.
+func (e *estate) told() (events []usagev1.Event) {
+	e.t.Helper()
+	d := usagev1.NewDecoder(wire.NewIDs(kafka.NewRegistry(e.broker.RegistryURL), usagev1.Subject))
+	last := map[usagev1.UUID]int64{}
+	for _, r := range e.broker.Consume(usagev1.Topic) {
+		ev, err := d.Decode(e.t.Context(), []byte(r.Key), r.Value)
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		switch next := last[ev.StreamID] + 1; {
+		case ev.Sequence < next:
+			continue
+		case ev.Sequence > next:
+			e.t.Errorf("stream %v goes from %d to %d", ev.StreamID, next-1, ev.Sequence)
+		}
+		last[ev.StreamID] = ev.Sequence
+		events = append(events, ev)
+	}
+	return events
+}
+
+// TestIntegrationUsageWithoutKafka guarantees that decisions which were made
+// while Kafka was away are told once it is back: by the gateway that made them,
+// or where that was stopped by the next one. Nobody waits for it, and the
+// process ends well.
+func TestIntegrationUsageWithoutKafka(t *testing.T) {
+	t.Parallel()
+
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer upstream.Close()
+	e := newEstate(t)
+	e.seed(upstream.URL, 1_000_000)
+	g := e.start()
+	g.ready()
+	pay := func(n int) {
+		t.Helper()
+		for range n {
+			if code, _, body := g.pay(); code != 200 {
+				t.Fatalf("request: %d %s", code, body)
+			}
+		}
+	}
+	pay(10)
+	e.broker.Stop()
+	pay(20)
+	kafkatest.Eventually(t, func() bool {
+		code, _, body := g.get(g.admin + "/ready")
+		return code == 200 && strings.Contains(body, "go to disk")
+	}, "a remark that events go to disk")
+	pay(20)
+	e.broker.Start()
+	g.ready()
+	if n := len(e.told()); n != 50 {
+		t.Errorf("%d events once Kafka is back, want 50", n)
+	}
+
+	e.broker.Stop()
+	pay(30)
+	if code := g.stop(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	if !strings.Contains(g.log.String(), `"on_disk":30,"lost":0`) {
+		t.Error("the log does not say how many events are on disk")
+	}
+	e.broker.Start()
+	if n := len(e.told()); n != 50 {
+		t.Errorf("%d events without a gateway, want 50", n)
+	}
+	g = e.start()
+	kafkatest.Eventually(t, func() bool { return len(e.told()) == 80 }, "80 events")
+	g.ready()
+	pay(5)
+	kafkatest.Eventually(t, func() bool { return len(e.told()) == 85 }, "85 events")
 }
 
 // TestIntegrationStartWithoutKafka guarantees that a gateway that ran before

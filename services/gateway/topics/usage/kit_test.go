@@ -416,3 +416,15 @@ func (d *desk) told(q decide.Query) decide.Usage {
 }
 
 var address = netip.MustParseAddr("203.0.113.9")
+
+// names are the names in a directory.
+func names(dir string) (list []string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		list = append(list, e.Name())
+	}
+	return list
+}
