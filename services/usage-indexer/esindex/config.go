@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/elastic/go-elasticsearch/v8"
+	"github.com/elastic/elastic-transport-go/v8/elastictransport"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"penstock.dev/services/internal/conf"
@@ -46,7 +48,7 @@ var ErrConfig = errors.New("invalid configuration of the store")
 // A Store writes documents. It is safe for concurrent use.
 type Store struct {
 	cfg     Config
-	client  *elasticsearch.BaseClient
+	client  *elastictransport.Client
 	log     *slog.Logger
 	metrics *metrics
 	now     func() time.Time
@@ -78,15 +80,28 @@ func New(cfg Config, log *slog.Logger, registerer prometheus.Registerer, now fun
 	if s.metrics, err = newMetrics(registerer, &s.health); err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
-	s.client, err = elasticsearch.NewBaseClient(elasticsearch.Config{
-		Addresses: cfg.URLs, Username: cfg.User, Password: cfg.Password.Reveal(), APIKey: cfg.APIKey.Reveal(),
-		DisableRetry: true, DisableMetaHeader: true, // what is safe to repeat is known here
-		Transport: &compatible{flavor: cfg.Flavor, next: next},
-	})
-	if err != nil {
+	if s.client, err = newClient(cfg, &compatible{flavor: cfg.Flavor, next: next}); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	return s, nil
+}
+
+// newClient does without the client's own package: that brings a thousand others
+// along, which take minutes to compile, for types that are not used here.
+func newClient(cfg Config, transport http.RoundTripper) (*elastictransport.Client, error) {
+	urls := make([]*url.URL, len(cfg.URLs))
+	for i, text := range cfg.URLs {
+		u, err := url.Parse(strings.TrimRight(text, "/"))
+		if err != nil {
+			return nil, err
+		}
+		urls[i] = u
+	}
+	return elastictransport.New(elastictransport.Config{
+		URLs: urls, Username: cfg.User, Password: cfg.Password.Reveal(), APIKey: cfg.APIKey.Reveal(),
+		DisableRetry: true, // what is safe to repeat is known here
+		Transport:    transport,
+	})
 }
 
 // network returns a transport of its own: its connections are few and kept.

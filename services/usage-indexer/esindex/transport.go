@@ -16,16 +16,15 @@ const (
 	OpenSearch    Flavor = "opensearch"
 )
 
-// The header by which Elasticsearch says that it is Elasticsearch, and without
-// which its client refuses to go on.
+// The header by which Elasticsearch says that it is Elasticsearch.
 const (
 	productHeader = "X-Elastic-Product"
 	product       = "Elasticsearch"
 )
 
 // compatible lets the client of one store speak to both: it asks for plain JSON,
-// since OpenSearch answers 406 to Elasticsearch's own media type, and vouches for
-// OpenSearch. Where one of the two is insisted on, the other is refused.
+// since OpenSearch answers 406 to Elasticsearch's own media type. Where one of the
+// two is insisted on, the other is refused.
 type compatible struct {
 	flavor Flavor
 	next   http.RoundTripper
@@ -47,6 +46,5 @@ func (c *compatible) RoundTrip(req *http.Request) (*http.Response, error) {
 		_ = resp.Body.Close()
 		return nil, fmt.Errorf("what answers at %s is not %s", req.URL.Host, c.flavor)
 	}
-	resp.Header.Set(productHeader, product)
 	return resp, nil
 }
