@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -152,13 +153,22 @@ func (v *visit) Read(p []byte) (int, error) {
 		v.in.Store(true)
 		v.door.admitted(v.addr)
 	}
-	if n == 0 && closed(err) {
-		said := v.explain(err)
-		v.door.refuse(v.addr, said)
-		return n, &net.OpError{Op: "dial", Net: "tcp", Err: said}
+	var said error
+	switch {
+	case n == 0 && closed(err):
+		said = v.explain(err)
+	case v.door.tls == nil && bytes.HasPrefix(p[:n], tlsAlert) && kmsg.Key(v.asked.Load()) == kmsg.ApiVersions:
+		said = fmt.Errorf("the broker answers in TLS; see %s", knobTLS)
+	default:
+		return n, err
 	}
-	return n, err
+	v.door.refuse(v.addr, said)
+	return 0, &net.OpError{Op: "dial", Net: "tcp", Err: said}
 }
+
+// tlsAlert begins what a server that speaks TLS only answers to anything else.
+// As the length of an answer it would be 352 MB.
+var tlsAlert = []byte{21, 3}
 
 // entering reports whether the newest request is about entering.
 func (v *visit) entering() bool {

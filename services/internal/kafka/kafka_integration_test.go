@@ -9,7 +9,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"penstock.dev/services/internal/conf"
 	"penstock.dev/services/internal/kafka"
 	"penstock.dev/services/internal/kafkatest"
 )
@@ -20,6 +22,68 @@ func TestIntegrationKafka(t *testing.T) {
 	b := kafkatest.StartReal(t)
 	t.Run("log", func(t *testing.T) { readsLogs(t, b) })
 	t.Run("produce", func(t *testing.T) { produces(t, b) })
+	t.Run("group", func(t *testing.T) {
+		goesOn(t, b)
+		rebalances(t, b)
+		fromEnd(t, b)
+		kills(t, b)
+		restarts(t, b)
+	})
+	t.Run("replay", func(t *testing.T) {
+		b.CreateTopic("replay", 4)
+		stamped(b, "replay", 0, 30)
+		b.Abort(kafkatest.Record{Topic: "replay", Partition: 0, Key: "a", Value: []byte("31")})
+		replays(t, b, open(t, b), "replay", noon.Add(15*time.Second), 15)
+	})
+}
+
+// TestIntegrationKafkaSecurity guarantees on Apache Kafka what TestSecurity and
+// TestSecurityRefusals guarantee on the development broker: every way in works
+// for every connection, and what keeps a client out is said with the knob to
+// look at, without a storm of connections.
+func TestIntegrationKafkaSecurity(t *testing.T) {
+	t.Parallel()
+	s := kafkatest.Security{Authority: kafkatest.NewAuthority(t), User: user, Password: password}
+	b := kafkatest.StartRealSecure(t, s)
+	own := s.Authority.Issue("client", time.Now().Add(time.Hour))
+	login := func(mechanism, password string) kafka.Config {
+		return kafka.Config{
+			Brokers: []string{b.Login}, TLS: &kafka.TLS{CAFile: s.Authority.File},
+			SASL: kafka.SASL{Mechanism: mechanism, User: user, Password: conf.NewSecret(password)},
+		}
+	}
+	cert := kafka.Config{Brokers: []string{b.Cert}, TLS: &kafka.TLS{CAFile: s.Authority.File, CertFile: own.Cert, KeyFile: own.Key}}
+	for name, cfg := range map[string]kafka.Config{
+		"plain": login(kafka.SASLPlain, password), "scram256": login(kafka.SASLScramSHA256, password),
+		"scram512": login(kafka.SASLScramSHA512, password), "cert": cert,
+	} {
+		t.Run(name, func(t *testing.T) { works(t, openConfig(t, cfg, nil), name) })
+	}
+	change := func(cfg kafka.Config, change func(*kafka.Config)) kafka.Config {
+		files := *cfg.TLS
+		cfg.TLS = &files
+		change(&cfg)
+		return cfg
+	}
+	for _, tt := range []struct {
+		name string
+		cfg  kafka.Config
+		want []string
+	}{
+		{"a wrong password, PLAIN", login(kafka.SASLPlain, "wrong"), []string{"-kafka-password (PENSTOCK_KAFKA_PASSWORD)", "SASL_AUTHENTICATION_FAILED"}},
+		{"a wrong password, SCRAM", login(kafka.SASLScramSHA512, "wrong"), []string{"-kafka-password (PENSTOCK_KAFKA_PASSWORD)", "SASL_AUTHENTICATION_FAILED"}},
+		{"an unknown authority", change(cert, func(c *kafka.Config) { c.TLS.CAFile = kafkatest.NewAuthority(t).File }), []string{"-kafka-ca-file (PENSTOCK_KAFKA_CA_FILE)"}},
+		{"no client certificate", change(cert, func(c *kafka.Config) { c.TLS.CertFile, c.TLS.KeyFile = "", "" }), []string{"-kafka-cert-file (PENSTOCK_KAFKA_CERT_FILE)"}},
+		{"an expired broker", change(cert, func(c *kafka.Config) { c.Brokers = []string{b.Expired} }), []string{"certificate", "valid from", "-kafka-ca-file"}},
+		{"TLS to a plain listener", change(cert, func(c *kafka.Config) { c.Brokers = b.Brokers }), []string{"-kafka-tls (PENSTOCK_KAFKA_TLS)"}},
+		{"plain to a TLS listener", kafka.Config{Brokers: []string{b.Cert}}, []string{"-kafka-tls (PENSTOCK_KAFKA_TLS)"}},
+		{"nobody logs in", change(login(kafka.SASLPlain, password), func(c *kafka.Config) { c.SASL = kafka.SASL{} }), []string{"-kafka-sasl (PENSTOCK_KAFKA_SASL)"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			isRefused(t, tt.cfg, tt.want)
+		})
+	}
 }
 
 // readsLogs guarantees on Apache Kafka what the other tests guarantee on the

@@ -12,7 +12,6 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,11 +42,10 @@ type Broker struct {
 	real    *server.Process // instead of running
 	cluster *kfake.Cluster  // of StartSecure, instead of running
 
-	secure      *Security
-	port        int
-	dir         string
-	options     []kgo.Opt // of the kit's own clients
-	connections atomic.Int64
+	secure  *Security
+	port    int
+	dir     string
+	options []kgo.Opt // of the kit's own clients
 }
 
 // Start runs an empty broker until the test ends.

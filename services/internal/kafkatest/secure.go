@@ -5,10 +5,11 @@ import (
 	"crypto/x509"
 	"net"
 	"os"
-	"sync/atomic"
+	"strconv"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl"
@@ -77,7 +78,7 @@ func (b *Broker) startSecure() {
 	b.t.Helper()
 	b.options = nil
 	opts := []kfake.Opt{
-		kfake.NumBrokers(1), kfake.Ports(b.port), kfake.DataDir(b.dir), kfake.ListenFn(b.counting),
+		kfake.NumBrokers(1), kfake.Ports(b.port), kfake.DataDir(b.dir),
 	}
 	if s := b.secure; s.Mechanism != "" {
 		opts = append(opts, kfake.EnableSASL(), kfake.Superuser(s.Mechanism, s.User, s.Password))
@@ -146,25 +147,69 @@ func (a *Authority) pool() *x509.CertPool {
 	return pool
 }
 
-// counting listens and counts the connections.
-func (b *Broker) counting(network, address string) (net.Listener, error) {
-	l, err := (&net.ListenConfig{}).Listen(b.t.Context(), network, address)
-	return &counted{l, &b.connections}, err
+// A SecureReal is a node of Apache Kafka with listeners that ask who connects.
+// The Broker's own methods use a plain one.
+type SecureReal struct {
+	*Broker
+	Login   string // TLS and a login by any of the three mechanisms
+	Cert    string // TLS with a client certificate
+	Expired string // TLS with a broker certificate that has expired
 }
 
-// Connections is how often a broker of StartSecure was connected to.
-func (b *Broker) Connections() int { return int(b.connections.Load()) }
-
-type counted struct {
-	net.Listener
-	n *atomic.Int64
-}
-
-// Accept waits for the next connection.
-func (c *counted) Accept() (net.Conn, error) {
-	conn, err := c.Listener.Accept()
-	if err == nil {
-		c.n.Add(1)
+// StartRealSecure runs one node of Apache Kafka until the test ends. Its
+// authority, user and password are those of s; the rest of s is not used.
+func StartRealSecure(t testing.TB, s Security) *SecureReal {
+	t.Helper()
+	var ports [5]int
+	for i := range ports {
+		port, err := server.FreePort(t.Context())
+		if err != nil {
+			t.Fatalf("kafkatest: %v", err)
+		}
+		ports[i] = port
 	}
-	return conn, err
+	at := func(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[i])) }
+	outside := "PLAINTEXT://" + at(0) + ",LOGIN://" + at(2) + ",CERT://" + at(3) + ",EXPIRED://" + at(4)
+	p, err := server.StartKafka(t.Context(), t.TempDir(), server.KafkaOptions{
+		Port: ports[0], ControllerPort: ports[1],
+		Properties: []string{
+			"listeners=CONTROLLER://" + at(1) + "," + outside,
+			"advertised.listeners=" + outside,
+			"listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,LOGIN:SASL_SSL,CERT:SSL,EXPIRED:SSL",
+			"ssl.keystore.type=PEM",
+			"ssl.keystore.location=" + s.issue().Both,
+			"ssl.truststore.type=PEM",
+			"ssl.truststore.location=" + s.Authority.File,
+			"listener.name.expired.ssl.keystore.location=" + s.Authority.Issue("broker", time.Now().Add(-time.Hour)).Both,
+			"listener.name.cert.ssl.client.auth=required",
+			"listener.name.login.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+			"listener.name.login.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required " +
+				"user_" + s.User + "=\"" + s.Password + "\";",
+			"listener.name.login.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;",
+			"listener.name.login.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;",
+		},
+	})
+	if err != nil {
+		t.Fatalf("kafkatest: %v", err)
+	}
+	b := &Broker{t: t, real: p, Brokers: []string{p.Addr}}
+	t.Cleanup(b.stop)
+	b.addUser(s)
+	return &SecureReal{Broker: b, Login: at(2), Cert: at(3), Expired: at(4)}
+}
+
+// addUser makes the user known to both kinds of SCRAM.
+func (b *Broker) addUser(s Security) {
+	b.t.Helper()
+	cl, ctx, done := b.client()
+	defer done()
+	for _, m := range []kadm.ScramMechanism{kadm.ScramSha256, kadm.ScramSha512} {
+		altered, err := kadm.NewClient(cl).AlterUserSCRAMs(ctx, nil, []kadm.UpsertSCRAM{
+			{User: s.User, Mechanism: m, Iterations: 4096, Password: s.Password},
+		})
+		if err == nil {
+			err = altered.Error()
+		}
+		b.must(err)
+	}
 }
