@@ -53,7 +53,7 @@ func TestTemplate(t *testing.T) {
 		t.Errorf("template of %v, version %d", tpl.Patterns, tpl.Version)
 	}
 	want := map[string]any{
-		"number_of_shards": 1.0, "number_of_replicas": 2.0, "refresh_interval": "1.5s", "codec": "best_compression",
+		"number_of_shards": 1.0, "number_of_replicas": 2.0, "refresh_interval": "1500ms", "codec": "best_compression",
 		"mapping": map[string]any{"total_fields": map[string]any{"limit": 100.0}},
 	}
 	if diff := cmp.Diff(want, tpl.Template.Settings.Index); diff != "" {
@@ -121,7 +121,7 @@ func TestTemplateIsKept(t *testing.T) {
 	}
 	other := newRig(t, func(c *esindex.Config) { c.Refresh, c.Transport = time.Second, r.fake })
 	other.MaintainOnce(t.Context())
-	if got := templateOf(t, r).Template.Settings.Index["refresh_interval"]; got != "1s" {
+	if got := templateOf(t, r).Template.Settings.Index["refresh_interval"]; got != "1000ms" {
 		t.Errorf("refresh_interval is %v after a start with 1s", got)
 	}
 	before := puts(r)

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"strconv"
 	"strings"
 
 	"penstock.dev/services/usage-indexer/usagedoc"
@@ -72,7 +73,7 @@ func (s *Store) template() (body []byte, fingerprint string) {
 			"settings": map[string]any{"index": map[string]any{
 				"number_of_shards":   1,
 				"number_of_replicas": s.cfg.Replicas,
-				"refresh_interval":   s.cfg.Refresh.String(),
+				"refresh_interval":   strconv.FormatInt(s.cfg.Refresh.Milliseconds(), 10) + "ms", // fractions are refused
 				"codec":              "best_compression",
 				"mapping":            map[string]any{"total_fields": map[string]any{"limit": maxFields}},
 			}},
