@@ -93,8 +93,11 @@ func newTold(t *testing.T, upstream string) *told {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- u.Run(ctx) }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = u.Run(ctx) // canceled
+	}()
 	t.Cleanup(func() { cancel(); <-done })
 
 	book := decide.NewBook()

@@ -47,8 +47,10 @@ type gate struct {
 
 func newGate(t testing.TB, cfg proxyapi.Config) *gate {
 	t.Helper()
-	g := &gate{t: t, book: decide.NewBook(), now: t0, state: limit.NewState(), exchanges: make(chan proxyapi.Exchange, 100_000),
-		told: make(chan decide.Usage, 100_000)}
+	g := &gate{
+		t: t, book: decide.NewBook(), now: t0, state: limit.NewState(),
+		exchanges: make(chan proxyapi.Exchange, 100_000), told: make(chan decide.Usage, 100_000),
+	}
 	g.Gate = proxyapi.New(cfg, g.deps())
 	return g
 }

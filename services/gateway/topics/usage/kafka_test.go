@@ -89,7 +89,7 @@ func TestFC34OverKafka(t *testing.T) {
 			}
 		}
 	}
-	queue := func(t *testing.T, r *rig) {
+	queue := func(r *rig) {
 		r.until("the topic", func() bool { return r.metric("acknowledged_total") == 0 && topicKnown(r.cfg.Dir) })
 		r.tell(queued)
 	}
@@ -99,7 +99,7 @@ func TestFC34OverKafka(t *testing.T) {
 		b.CreateTopic(usagev1.Topic, usagev1.Partitions)
 		mend := pause(b)
 		r := overKafka(t, b, dir)
-		queue(t, r)
+		queue(r)
 		time.AfterFunc(3*time.Second, mend)
 		if err := r.stop(); !errors.Is(err, context.Canceled) {
 			t.Errorf("Run = %v", err)
@@ -112,7 +112,7 @@ func TestFC34OverKafka(t *testing.T) {
 		b.CreateTopic(usagev1.Topic, usagev1.Partitions)
 		mend := pause(b)
 		r := overKafka(t, b, dir)
-		queue(t, r)
+		queue(r)
 		began := time.Now()
 		if err := r.stop(); !errors.Is(err, context.Canceled) || time.Since(began) > 15*time.Second {
 			t.Errorf("Run = %v after %v", err, time.Since(began))

@@ -677,7 +677,6 @@ func TestOrderOfFormerEvents(t *testing.T) {
 			r := start(t, c, reg, in(dir))
 			r.made = made
 			r.tell(1000)
-			made = r.made
 			time.Sleep(2 * time.Second)
 			r.tell(1000)
 			made = r.made
