@@ -13,4 +13,6 @@
 //   - EnsureTopics creates what is missing and changes nothing that exists.
 //
 // It knows topics and bytes only: what a record means is said in schemas.
+// Knobs are how every service says where Kafka is and how to enter; what keeps
+// a client out is said with the knob to look at. docs/adr/0047 has the reasons.
 package kafka

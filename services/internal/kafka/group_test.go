@@ -77,7 +77,7 @@ func join(t *testing.T, c *kafka.Client, g kafka.Group, w *worker) *worker {
 	ctx, cancel := context.WithCancel(t.Context())
 	w.cancel, w.ended, w.own = cancel, make(chan error, 1), make(map[string]bool)
 	go func() { w.ended <- c.Consume(ctx, g, w) }()
-	t.Cleanup(func() { w.leave(t) })
+	t.Cleanup(func() { _ = w.leave(t) })
 	return w
 }
 

@@ -34,10 +34,10 @@ func victim(addr string) int {
 				rs = rs[:len(rs)/2]
 			}
 			for _, r := range rs {
-				fmt.Println(string(r.Value)) //nolint:forbidigo // the output is the store
+				fmt.Println(string(r.Value))
 			}
 			if batches == 4 {
-				fmt.Println("stuck") //nolint:forbidigo // likewise
+				fmt.Println("stuck")
 				<-ctx.Done()
 			}
 			return ctx.Err()

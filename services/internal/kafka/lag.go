@@ -2,10 +2,13 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -42,6 +45,21 @@ func (c *Client) Lag(ctx context.Context, group, topic string) (map[int32]int64,
 		lag[p] = max(0, end.Offset-from)
 	}
 	return lag, nil
+}
+
+// commits returns how far the group is, nothing for one that does not exist.
+func (c *Client) commits(ctx context.Context, group string) (kadm.OffsetResponses, error) {
+	commits, err := c.admin.FetchOffsets(ctx, group)
+	if err == nil {
+		err = commits.Error()
+	}
+	if errors.Is(err, kerr.GroupIDNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("commits: %w", translate(err))
+	}
+	return commits, nil
 }
 
 // lags are what is known of how far the member is behind in its partitions.

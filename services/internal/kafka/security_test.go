@@ -132,26 +132,56 @@ func TestSecurityRefusals(t *testing.T) {
 		change func(*kafka.Config)
 		want   []string
 	}{
-		{"a wrong password", login, func(c *kafka.Config) { c.SASL.Password = conf.NewSecret("wrong") },
-			[]string{"-kafka-password (PENSTOCK_KAFKA_PASSWORD)", "refuse the login"}},
-		{"a wrong mechanism", login, func(c *kafka.Config) { c.SASL.Mechanism = kafka.SASLPlain },
-			[]string{"-kafka-sasl (PENSTOCK_KAFKA_SASL)"}},
-		{"an unknown authority", login, func(c *kafka.Config) { c.TLS.CAFile = stranger.File },
-			[]string{"-kafka-ca-file (PENSTOCK_KAFKA_CA_FILE)", "signed by nobody"}},
-		{"an authority that only the file names", login, func(c *kafka.Config) { c.TLS.CAFile = "" },
-			[]string{"-kafka-ca-file (PENSTOCK_KAFKA_CA_FILE)", "the system trusts"}},
-		{"an expired broker", kafkatest.Security{Authority: ca, CertEnd: expired}, nil,
-			[]string{"certificate", expired.UTC().Format(time.RFC3339), "-kafka-ca-file"}},
-		{"a broker with another's name", kafkatest.Security{Authority: ca, CertHost: "kafka.example"}, nil,
-			[]string{"not for the host", "kafka.example", "-kafka-brokers (PENSTOCK_KAFKA_BROKERS)"}},
-		{"no client certificate", kafkatest.Security{Authority: ca, ClientCerts: true}, func(c *kafka.Config) { c.TLS.CertFile, c.TLS.KeyFile = "", "" },
-			[]string{"-kafka-cert-file (PENSTOCK_KAFKA_CERT_FILE)"}},
-		{"no TLS at the broker", kafkatest.Security{}, func(c *kafka.Config) { c.TLS = &kafka.TLS{CAFile: ca.File} },
-			[]string{"-kafka-tls (PENSTOCK_KAFKA_TLS)"}},
-		{"no TLS here", kafkatest.Security{Authority: ca}, func(c *kafka.Config) { c.TLS = nil },
-			[]string{"-kafka-tls (PENSTOCK_KAFKA_TLS)"}},
-		{"nobody logged in", login, func(c *kafka.Config) { c.SASL = kafka.SASL{} },
-			[]string{"-kafka-sasl (PENSTOCK_KAFKA_SASL)"}},
+		{
+			"a wrong password", login, func(c *kafka.Config) { c.SASL.Password = conf.NewSecret("wrong") },
+			[]string{"-kafka-password (PENSTOCK_KAFKA_PASSWORD)", "refuse the login"},
+		},
+		{
+			"a wrong mechanism", login, func(c *kafka.Config) { c.SASL.Mechanism = kafka.SASLPlain },
+			[]string{"-kafka-sasl (PENSTOCK_KAFKA_SASL)"},
+		},
+		{
+			"an unknown authority", login, func(c *kafka.Config) { c.TLS.CAFile = stranger.File },
+			[]string{"-kafka-ca-file (PENSTOCK_KAFKA_CA_FILE)", "signed by nobody"},
+		},
+		{
+			"an authority that only the file names", login, func(c *kafka.Config) { c.TLS.CAFile = "" },
+			[]string{"-kafka-ca-file (PENSTOCK_KAFKA_CA_FILE)", "the system trusts"},
+		},
+		{
+			"an expired broker",
+			kafkatest.Security{Authority: ca, CertEnd: expired},
+			nil,
+			[]string{"certificate", expired.UTC().Format(time.RFC3339), "-kafka-ca-file"},
+		},
+		{
+			"a broker with another's name",
+			kafkatest.Security{Authority: ca, CertHost: "kafka.example"},
+			nil,
+			[]string{"not for the host", "kafka.example", "-kafka-brokers (PENSTOCK_KAFKA_BROKERS)"},
+		},
+		{
+			"no client certificate",
+			kafkatest.Security{Authority: ca, ClientCerts: true},
+			func(c *kafka.Config) { c.TLS.CertFile, c.TLS.KeyFile = "", "" },
+			[]string{"-kafka-cert-file (PENSTOCK_KAFKA_CERT_FILE)"},
+		},
+		{
+			"no TLS at the broker",
+			kafkatest.Security{},
+			func(c *kafka.Config) { c.TLS = &kafka.TLS{CAFile: ca.File} },
+			[]string{"-kafka-tls (PENSTOCK_KAFKA_TLS)"},
+		},
+		{
+			"no TLS here",
+			kafkatest.Security{Authority: ca},
+			func(c *kafka.Config) { c.TLS = nil },
+			[]string{"-kafka-tls (PENSTOCK_KAFKA_TLS)"},
+		},
+		{
+			"nobody logged in", login, func(c *kafka.Config) { c.SASL = kafka.SASL{} },
+			[]string{"-kafka-sasl (PENSTOCK_KAFKA_SASL)"},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

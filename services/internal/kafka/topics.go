@@ -168,6 +168,28 @@ func (c *Client) Partitions(ctx context.Context, topic string) (int32, error) {
 	return int32(len(md.Partitions)), nil
 }
 
+// topicIDs returns the identities of topics, or ErrNoTopic when one is missing.
+func (c *Client) topicIDs(ctx context.Context, topics []string) (map[string]kadm.TopicID, error) {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	md, err := c.admin.Metadata(ctx, topics...)
+	if err != nil {
+		return nil, err
+	}
+	ids := make(map[string]kadm.TopicID, len(topics))
+	for _, topic := range topics {
+		detail, ok := md.Topics[topic]
+		if !ok {
+			detail.Err = kerr.UnknownTopicOrPartition
+		}
+		if detail.Err != nil {
+			return nil, fmt.Errorf("topic %s: %w", topic, translate(detail.Err))
+		}
+		ids[topic] = detail.ID
+	}
+	return ids, nil
+}
+
 // isKafkaErr reports whether a broker answered with an error, as opposed to not
 // answering.
 func isKafkaErr(err error) bool {

@@ -56,7 +56,7 @@ func (g *Gate) Connections() int { return int(g.n.Load()) }
 
 // pass copies both ways until either side ends.
 func (g *Gate) pass(in net.Conn) {
-	out, err := (&net.Dialer{}).Dial("tcp", g.target) //nolint:noctx // ended by the test's end
+	out, err := (&net.Dialer{}).Dial("tcp", g.target)
 	if err != nil {
 		_ = in.Close()
 		return
