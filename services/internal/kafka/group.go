@@ -35,7 +35,8 @@ type Group struct {
 }
 
 // A GroupHandler handles what Consume reads. Its methods are never called at
-// the same time, though not always from the same goroutine.
+// the same time, though not always from the same goroutine. Assigned and
+// Revoked must not wait: the whole group does meanwhile.
 type GroupHandler interface {
 	// Handle makes a batch durable. The records, never none, ascend by topic,
 	// partition and offset, and may be kept. Nil means that all of them are
