@@ -132,7 +132,7 @@ func (s system) saysTheSame(topic string, names map[string]string, id uint32, of
 func TestLaterUsage(t *testing.T) {
 	t.Parallel()
 
-	s := common(t)
+	s := own(t, estate.Options{Search: estate.WithElasticsearch})
 	tenant := s.tenant(nil)
 	mine := s.decided(0, estate.Object{"tenant": tenant, "request_id": "before"})
 	id, broker := s.register(usagev1.Subject, string(later(s, "usage.v1.avsc"))), s.broker()
@@ -145,8 +145,12 @@ func TestLaterUsage(t *testing.T) {
 	// The index.
 	want := map[string]any{"ALLOW": 3.0, "DENY": 1.0, "UNKNOWN": 3.0}
 	s.within(indexed, "events of both versions to be found", func() error {
+		docs, err := s.documents(`{"term": {"tenantId": "later"}}`)
+		if err != nil {
+			return err
+		}
 		got := map[string]any{}
-		for _, doc := range s.documents(`{"term": {"tenantId": "later"}}`) {
+		for _, doc := range docs {
 			decision, _ := doc["decision"].(string)
 			got[decision] = doc["cost"]
 			if counters := list(doc["counters"]); len(counters) == 1 && object(counters[0])["consumed"] != 903.0 {
@@ -156,11 +160,16 @@ func TestLaterUsage(t *testing.T) {
 		if diff := gocmp.Diff(want, got); diff != "" {
 			return errors.New(diff)
 		}
-		if docs := s.documents(fmt.Sprintf(`{"terms": {"eventId": [%q, %q]}}`, mine.DecisionID, also.DecisionID)); len(docs) != 2 {
-			return fmt.Errorf("%d of the gateway's own 2 decisions are there", len(docs))
+		docs, err = s.documents(fmt.Sprintf(`{"terms": {"eventId": [%q, %q]}}`, mine.DecisionID, also.DecisionID))
+		if err == nil && len(docs) != 2 {
+			err = fmt.Errorf("%d of the gateway's own 2 decisions are there", len(docs))
 		}
-		return nil
+		return err
 	})
+
+	if n := s.metric(s.Env["USAGE_INDEXER_METRICS_URL"], "penstock_usage_indexer_set_aside_total"); n != 0 {
+		s.Errorf("the indexer set %v records aside, want none", n)
+	}
 
 	// A stranger.
 	read, avsc := s.stranger(), map[string]any{}

@@ -583,8 +583,9 @@ func spelled(v any) any {
 // and the index's refresh.
 const indexed = 30 * time.Second
 
-// documents returns what the index has that a query finds, at most 1,000.
-func (s system) documents(query string) []map[string]any {
+// documents returns what the index has that a query finds, at most 1,000. A
+// store that is just making the index answers with an error.
+func (s system) documents(query string) ([]map[string]any, error) {
 	s.Helper()
 	r := s.send(http.MethodPost, s.Env["ELASTICSEARCH_URL"]+"/ratelimit-usage-*/_search?size=1000&allow_no_indices=true",
 		`{"query": `+query+`}`, "Content-Type", "application/json")
@@ -596,11 +597,11 @@ func (s system) documents(query string) []map[string]any {
 		} `json:"hits"`
 	}
 	if err := json.Unmarshal([]byte(r.body), &answer); err != nil || r.status != http.StatusOK {
-		s.Fatalf("%d %s", r.status, r.body)
+		return nil, fmt.Errorf("%d %.300s (%v)", r.status, r.body, err)
 	}
 	docs := make([]map[string]any, 0, len(answer.Hits.Hits))
 	for _, hit := range answer.Hits.Hits {
 		docs = append(docs, hit.Source)
 	}
-	return docs
+	return docs, nil
 }
