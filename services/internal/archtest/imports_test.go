@@ -27,6 +27,7 @@ var (
 		"services/gateway/decide",
 		"services/outbox-relay/outbox",
 		"services/rule-admin/catalog",
+		"services/usage-indexer/usagedoc",
 	}
 	// words are the small pure packages that every domain may use.
 	words = []string{
@@ -130,6 +131,8 @@ var rules = []rule{
 	only("limit state has one owner: its keys and its scripts change together",
 		"github.com/redis/go-redis", "services/internal/counters", "services/internal/redistest",
 		"deploy/acceptance", "loadtest"),
+	only("the index is a view, and one service owns the view (docs/adr/0016)",
+		"github.com/elastic", "services/usage-indexer/esindex"),
 	only("go-kit dresses transports and stops there (docs/adr/0023)",
 		"github.com/go-kit", "services/rule-admin/httpapi"),
 }

@@ -124,6 +124,13 @@ var refusedDeps = []struct {
 		"github.com/jackc/pgx/v5/pgxpool",
 	},
 	{
+		"the indexer writes a view and owns no other store",
+		"services/usage-indexer", func(dep string) bool {
+			return within(dep, "github.com/jackc", "github.com/redis") || within(inside(dep), "services/internal/counters", "services/internal/postgres")
+		},
+		"github.com/redis/go-redis/v9",
+	},
+	{
 		"a charge is made by the gateway alone; the relay moves bytes",
 		"services/outbox-relay", func(dep string) bool {
 			return within(inside(dep), "services/internal/counters") || within(dep, "github.com/redis")

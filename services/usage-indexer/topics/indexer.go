@@ -21,8 +21,12 @@ const Group = "usage-indexer"
 // Aside is the topic of records that are set aside, unless it is configured.
 const Aside = usagev1.Topic + ".dlq." + Group
 
-// settleEvery is how often holes are looked at.
-const settleEvery = 10 * time.Second
+const (
+	// settleEvery is how often holes are looked at.
+	settleEvery = 10 * time.Second
+	// session is how long the partitions of a member that died wait for another.
+	session = 15 * time.Second
+)
 
 // A Broker is read in a group and written to.
 type Broker interface {
@@ -73,6 +77,7 @@ func (x *Indexer) Run(ctx context.Context) error {
 	defer stop()
 	return x.broker.Consume(ctx, kafka.Group{
 		ID: Group, Topics: []string{usagev1.Topic}, MaxRecords: x.pipeline.cfg.Batch * x.pipeline.cfg.Writers,
+		SessionTimeout: session,
 	}, x)
 }
 
