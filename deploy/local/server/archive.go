@@ -22,36 +22,40 @@ func unpacked(ctx context.Context, b Bundle, run Run) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	archive, err := zip.OpenReader(filepath.Join(dir, b.Name+"-"+b.Version+".zip"))
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = archive.Close() }()
 	unlock, err := lock(ctx, dir+".lock", run.say)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	home := dir + ".unpacked"
+	return unpackArchive(filepath.Join(dir, b.Name+"-"+b.Version+".zip"), dir+".unpacked", b.Without, run.say)
+}
+
+// unpackArchive makes home hold what the archive does, and returns it.
+func unpackArchive(path, home string, without []string, say func(string, ...any)) (string, error) {
+	archive, err := zip.OpenReader(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = archive.Close() }()
 	files := slices.DeleteFunc(archive.File, func(f *zip.File) bool {
 		rel := below(f)
-		return slices.ContainsFunc(b.Without, func(folder string) bool { return strings.HasPrefix(rel, folder) })
+		return slices.ContainsFunc(without, func(folder string) bool { return strings.HasPrefix(rel, folder) })
 	})
 	if intact(files, home) == nil {
 		return home, nil
 	}
-	run.say("%s %s: unpacking (a few seconds, once)", b.Name, b.Version)
+	say("%s: unpacking (a few seconds, once)", filepath.Base(path))
 	partial := home + ".partial"
 	if err := os.RemoveAll(partial); err != nil {
 		return "", err
 	}
 	for _, f := range files {
 		if err := unpack(f, partial); err != nil {
-			return "", fmt.Errorf("%s %s: %w", b.Name, b.Version, err)
+			return "", fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	if err := intact(files, partial); err != nil {
-		return "", fmt.Errorf("%s %s: %w", b.Name, b.Version, err)
+		return "", err
 	}
 	return home, errors.Join(os.RemoveAll(home), os.Rename(partial, home))
 }

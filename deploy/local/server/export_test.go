@@ -2,3 +2,6 @@ package server
 
 // A seam for tests of the downloads, which must not depend on a network.
 var Fetch = fetch
+
+// A seam for tests of archives that are damaged, or mean harm.
+var UnpackArchive = unpackArchive

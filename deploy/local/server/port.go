@@ -9,9 +9,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // lowestPort is the first port that FreePort hands out. Those below are left to
@@ -115,10 +117,25 @@ func (h Holder) String() string {
 // names each port and its holder.
 var ErrPortsInUse = errors.New("ports in use")
 
+// vanishing is how long a port may be held by nobody who can be seen: a process
+// that was killed keeps its sockets until the last of its threads has ended.
+const vanishing = 2 * time.Second
+
 // CheckPorts returns an error that wraps ErrPortsInUse when one of ports is
 // listened on, on whatever address.
-func CheckPorts(ports ...int) error {
+func CheckPorts(ctx context.Context, ports ...int) error {
 	held, err := Holders(ports...)
+	unseen := func(h Holder) bool { return h.PID == 0 }
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for begun := time.Now(); err == nil && slices.ContainsFunc(held, unseen) && time.Since(begun) < vanishing; {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+			held, err = Holders(ports...)
+		}
+	}
 	if err != nil || len(held) == 0 {
 		return err
 	}

@@ -51,7 +51,7 @@ func TestCheckPortsNamesTheHolder(t *testing.T) {
 			t.Fatal(err)
 		}
 		port := l.Addr().(*net.TCPAddr).Port
-		err = server.CheckPorts(port)
+		err = server.CheckPorts(t.Context(), port)
 		if !errors.Is(err, server.ErrPortsInUse) {
 			t.Errorf("%s: CheckPorts = %v, want ErrPortsInUse", addr, err)
 			continue
@@ -64,7 +64,7 @@ func TestCheckPortsNamesTheHolder(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := server.CheckPorts(port); err != nil {
+		if err := server.CheckPorts(t.Context(), port); err != nil {
 			t.Errorf("%s: after Close, CheckPorts = %v", addr, err)
 		}
 	}
