@@ -48,11 +48,20 @@ func parseConfig(getenv func(string) string) (config, error) {
 			Samples: flag("SAMPLES", true), Kafka: estate.Embedded,
 			RedisURL: getenv("REDIS_URL"), DatabaseURL: getenv("DATABASE_URL"),
 			KafkaBrokers: getenv("KAFKA_BROKERS"), SchemaRegistryURL: getenv("SCHEMA_REGISTRY_URL"),
+			ElasticsearchURL: getenv("ELASTICSEARCH_URL"), Search: estate.WithElasticsearch,
 		},
 		portBase: getenv("PORT_BASE") != "", wipe: flag("WIPE", false), unguarded: flag("CI", false),
 	}
 	if kafka := getenv("KAFKA"); kafka != "" {
 		c.estate.Kafka = kafka
+	}
+	switch open, some := flag("OPENSEARCH", false), flag("SEARCH", true); {
+	case open && !some:
+		faults = append(faults, errors.New("OPENSEARCH=1 and SEARCH=0 contradict each other"))
+	case open:
+		c.estate.Search = estate.WithOpenSearch
+	case !some:
+		c.estate.Search = estate.WithoutSearch
 	}
 	return c, errors.Join(append(faults, c.estate.Validate())...)
 }

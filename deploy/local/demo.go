@@ -80,7 +80,7 @@ func guide(ctx context.Context, cfg config, s *screen, e *estate.Estate) error {
 	}
 	showAddresses(s, e)
 	if !cfg.unguarded {
-		showTries(s, ".run/"+demoDir, true)
+		showTries(s, e, ".run/"+demoDir, true)
 		s.print("\n  Everything runs until Ctrl-C.\n")
 		<-watched.Done()
 		if err := context.Cause(watched); errors.Is(err, estate.ErrDied) {

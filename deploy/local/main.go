@@ -19,8 +19,8 @@ const usage = `usage: local up | down | demo
   down   stop what up started (WIPE=1: and forget its data)
   demo   an estate of its own, with proofs; ends with Ctrl-C (CI=1: by itself)
 
-Variables: PORT_BASE KAFKA GATEWAYS SAMPLES REDIS_URL DATABASE_URL KAFKA_BROKERS
-SCHEMA_REGISTRY_URL WIPE CI. See deploy/local/README.md.
+Variables: PORT_BASE KAFKA GATEWAYS SAMPLES OPENSEARCH SEARCH REDIS_URL DATABASE_URL
+KAFKA_BROKERS SCHEMA_REGISTRY_URL ELASTICSEARCH_URL WIPE CI. See deploy/local/README.md.
 `
 
 func main() {

@@ -2,9 +2,13 @@ package main
 
 import (
 	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"penstock.dev/deploy/local/estate"
 )
@@ -26,20 +30,20 @@ func TestVariables(t *testing.T) {
 	t.Parallel()
 
 	c, err := parseConfig(env())
-	want := config{estate: estate.Options{PortBase: estate.DefaultPortBase, Gateways: 1, Samples: true, Kafka: estate.Embedded}}
+	want := config{estate: estate.Options{PortBase: estate.DefaultPortBase, Gateways: 1, Samples: true, Kafka: estate.Embedded, Search: estate.WithElasticsearch}}
 	if err != nil || !reflect.DeepEqual(c, want) {
 		t.Errorf("without variables: %+v, %v; want %+v", c, err, want)
 	}
-	c, err = parseConfig(env("PORT_BASE", "20000", "GATEWAYS", "2", "SAMPLES", "0", "KAFKA", "real", "CI", "true", "WIPE", "1"))
+	c, err = parseConfig(env("PORT_BASE", "20000", "GATEWAYS", "2", "SAMPLES", "0", "KAFKA", "real", "OPENSEARCH", "1", "CI", "true", "WIPE", "1"))
 	want = config{
-		estate:   estate.Options{PortBase: 20_000, Gateways: 2, Kafka: estate.Real},
+		estate:   estate.Options{PortBase: 20_000, Gateways: 2, Kafka: estate.Real, Search: estate.WithOpenSearch},
 		portBase: true, wipe: true, unguarded: true,
 	}
 	if err != nil || !reflect.DeepEqual(c, want) {
 		t.Errorf("with variables: %+v, %v; want %+v", c, err, want)
 	}
-	_, err = parseConfig(env("PORT_BASE", "many", "SAMPLES", "maybe", "GATEWAYS", "9"))
-	for _, name := range []string{"PORT_BASE=many", "SAMPLES=maybe", "GATEWAYS=9"} {
+	_, err = parseConfig(env("PORT_BASE", "many", "SAMPLES", "maybe", "GATEWAYS", "9", "OPENSEARCH", "1", "SEARCH", "0"))
+	for _, name := range []string{"PORT_BASE=many", "SAMPLES=maybe", "GATEWAYS=9", "OPENSEARCH=1 and SEARCH=0"} {
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("err = %v, want it to name %s", err, name)
 		}
@@ -68,10 +72,12 @@ func TestScreenKeepsToItsWidth(t *testing.T) {
 	s.heading("Proof 1")
 	s.labelled("done", strings.Repeat("forty payments × one gateway, ", 12))
 	s.failure(errProof)
-	showTries(s, ".run/"+demoDir, true)
-	showAddresses(s, &estate.Estate{Env: map[string]string{
-		"DATABASE_URL": "postgres://postgres@127.0.0.1:18511/rule_admin?sslmode=disable",
-	}})
+	e := &estate.Estate{Env: map[string]string{
+		"DATABASE_URL":      "postgres://postgres@127.0.0.1:18511/rule_admin?sslmode=disable",
+		"ELASTICSEARCH_URL": "http://127.0.0.1:18516",
+	}}
+	showTries(s, e, ".run/"+demoDir, true)
+	showAddresses(s, e)
 	if strings.Contains(out.String(), "\x1b") {
 		t.Errorf("escape sequences in %q", out.String())
 	}
@@ -88,5 +94,35 @@ func TestTally(t *testing.T) {
 
 	if got := tally([]answered{{status: 429}, {status: 200}, {status: 429}}); got != "1 × 200, 2 × 429" {
 		t.Errorf("tally = %q", got)
+	}
+}
+
+// TestMissingDocumentsAreSeen guarantees that the proof of the search store can
+// fail: numbers of a stream that have no document are counted, and an answer that
+// is none is an error.
+func TestMissingDocumentsAreSeen(t *testing.T) {
+	t.Parallel()
+
+	broken := false
+	store := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case broken:
+			http.Error(w, `{"error": "all shards failed"}`, http.StatusServiceUnavailable)
+		case r.URL.Path == "/ratelimit-usage-*/_count":
+			_, _ = io.WriteString(w, `{"count": 30}`)
+		default:
+			_, _ = io.WriteString(w, `{"hits": {"total": {"value": 11}}, "aggregations": {"streams": {"buckets": [
+				{"doc_count": 7, "last": {"value": 9.0}}, {"doc_count": 4, "last": {"value": 4.0}}]}}}`)
+		}
+	}))
+	defer store.Close()
+	e := &estate.Estate{Env: map[string]string{"ELASTICSEARCH_URL": store.URL}}
+	got, err := find(t.Context(), e, time.Now())
+	if want := (found{refused: 30, documents: 11, streams: 2, missing: 2}); err != nil || got != want {
+		t.Errorf("found %+v, %v; want %+v", got, err, want)
+	}
+	broken = true
+	if _, err := find(t.Context(), e, time.Now()); err == nil || !strings.Contains(err.Error(), "all shards failed") {
+		t.Errorf("err = %v, want what the store said", err)
 	}
 }

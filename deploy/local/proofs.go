@@ -28,12 +28,17 @@ type finding struct {
 	held                     bool
 }
 
-func proofs() []proof {
-	return []proof{
+// proofs are those that this estate, which began then, can show.
+func proofs(e *estate.Estate, began time.Time) []proof {
+	all := []proof{
 		{"Too much traffic is cut at the gate", cutAtTheGate},
 		{"A monthly quota is used up", quotaUsedUp},
 		{"A limit is raised while traffic flows", limitRaised},
 	}
+	if e.Env["ELASTICSEARCH_URL"] != "" {
+		all = append(all, proof{"Every refusal can be searched for", refusalsFound(began)})
+	}
+	return all
 }
 
 // prove runs every proof and returns how many did not hold. The error is of
@@ -43,7 +48,7 @@ func prove(ctx context.Context, s *screen, e *estate.Estate) (failed int, err er
 	if err != nil {
 		return 0, err
 	}
-	for i, p := range proofs() {
+	for i, p := range proofs(e, s.begun) {
 		s.heading(fmt.Sprintf("Proof %d: %s", i+1, p.title))
 		f, err := p.run(ctx, e, keys)
 		if err != nil {

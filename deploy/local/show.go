@@ -10,6 +10,10 @@ import (
 // showAddresses lists where everything is.
 func showAddresses(s *screen, e *estate.Estate) {
 	database, _, _ := strings.Cut(withoutPassword(e.Env["DATABASE_URL"]), "?")
+	store := "Elasticsearch"
+	if e.Process(estate.OpenSearch) != nil {
+		store = "OpenSearch"
+	}
 	pairs := [][2]string{
 		{"gateway", e.Env["GATEWAY_URL"]},
 		{"second gateway", e.Env["GATEWAY_URL_2"]},
@@ -18,6 +22,7 @@ func showAddresses(s *screen, e *estate.Estate) {
 		{"gateway's metrics", e.Env["GATEWAY_METRICS_URL"] + "/metrics"},
 		{"Kafka", e.Env["KAFKA_BROKERS"]},
 		{"schema registry", e.Env["SCHEMA_REGISTRY_URL"]},
+		{store, withoutPassword(e.Env["ELASTICSEARCH_URL"])},
 		{"Redis", withoutPassword(e.Env["REDIS_URL"])},
 		{"PostgreSQL", database},
 	}
@@ -58,9 +63,16 @@ const tries = `
     $GATEWAY_URL/v1/decisions --json '{"tenant": "acme", "service": "payments",
     "method": "POST", "path": "/v1/pay", "cost": 0}'`
 
+// finds is shown when there is a search store.
+const finds = `
+  # who was refused during the last hour, and where
+  curl -s "$ELASTICSEARCH_URL/ratelimit-usage-*/_search?filter_path=hits.hits" \
+    --json '{"query": {"bool": {"filter": [{"term": {"statusCode": 429}},
+    {"range": {"ts": {"gte": "now-1h"}}}]}}}'`
+
 // showTries prints commands to copy into a shell, after those that read the
 // estate's files from the directory under.
-func showTries(s *screen, under string, samples bool) {
+func showTries(s *screen, e *estate.Estate, under string, samples bool) {
 	s.print("\n  In another shell, here:\n")
 	s.print("  set -a; . %s/estate.env", under)
 	if !samples {
@@ -69,4 +81,7 @@ func showTries(s *screen, under string, samples bool) {
 	}
 	s.print("  . %s/keys.env; set +a", under)
 	s.print("%s", tries)
+	if e.Env["ELASTICSEARCH_URL"] != "" {
+		s.print("%s", finds)
+	}
 }

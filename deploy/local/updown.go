@@ -37,7 +37,7 @@ func up(ctx context.Context, cfg config, s *screen) error {
 	if err != nil {
 		return err
 	}
-	showTries(s, ".run", len(keys) > 0)
+	showTries(s, e, ".run", len(keys) > 0)
 	s.print("\n  Logs are in .run/*.log. make down stops everything.")
 	return nil
 }

@@ -21,19 +21,25 @@ import (
 // The processes, in the order in which they are started. They are stopped in
 // the reverse order.
 const (
-	Redis       = "redis"
-	Postgres    = "postgres"
-	Kafka       = "kafka"    // the development broker with its registry, or Apache Kafka
-	Registry    = "registry" // only beside Apache Kafka
-	Sample      = "sample"
-	RuleAdmin   = "rule-admin"
-	OutboxRelay = "outbox-relay"
-	Gateway     = "gateway"
-	Gateway2    = "gateway-2"
+	Redis         = "redis"
+	Postgres      = "postgres"
+	Kafka         = "kafka"    // the development broker with its registry, or Apache Kafka
+	Registry      = "registry" // only beside Apache Kafka
+	Elasticsearch = "elasticsearch"
+	OpenSearch    = "opensearch" // instead of Elasticsearch
+	Sample        = "sample"
+	RuleAdmin     = "rule-admin"
+	OutboxRelay   = "outbox-relay"
+	UsageIndexer  = "usage-indexer"
+	Gateway       = "gateway"
+	Gateway2      = "gateway-2"
 )
 
 func order() []string {
-	return []string{Redis, Postgres, Kafka, Registry, Sample, RuleAdmin, OutboxRelay, Gateway, Gateway2}
+	return []string{
+		Redis, Postgres, Kafka, Registry, Elasticsearch, OpenSearch,
+		Sample, RuleAdmin, OutboxRelay, UsageIndexer, Gateway, Gateway2,
+	}
 }
 
 // An Estate is a running system. It is safe for concurrent use.

@@ -4,6 +4,7 @@ package estate_test
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"penstock.dev/deploy/local/estate"
 	"penstock.dev/deploy/local/server"
@@ -65,7 +67,8 @@ func get(t *testing.T, e *estate.Estate, url string) int {
 // TestIntegrationUpIsIdempotent guarantees what people rely on when they call
 // make up and make down again and again: nothing that runs is touched, what was
 // killed comes back in its place, the variables of the first call hold, data and
-// keys survive a stop, and afterwards nothing is left running.
+// keys survive a stop, every decision of before and after can be searched for, and
+// afterwards nothing is left running.
 func TestIntegrationUpIsIdempotent(t *testing.T) {
 	dir := t.TempDir()
 	t.Cleanup(func() {
@@ -83,9 +86,9 @@ func TestIntegrationUpIsIdempotent(t *testing.T) {
 		return e
 	}
 
-	first := up(estate.Options{Gateways: 2, Samples: true})
+	first := up(estate.Options{Gateways: 2, Samples: true, Search: estate.WithElasticsearch})
 	running := pids(t, dir)
-	for _, name := range []string{"redis", "postgres", "kafka", "sample", "rule-admin", "outbox-relay", "gateway", "gateway-2"} {
+	for _, name := range []string{"redis", "postgres", "kafka", "sample", "rule-admin", "outbox-relay", "gateway", "gateway-2", "elasticsearch", "usage-indexer"} {
 		if running[name] == 0 {
 			t.Errorf("no pid file of %s", name)
 		}
@@ -95,6 +98,8 @@ func TestIntegrationUpIsIdempotent(t *testing.T) {
 			t.Errorf("a request to %s as acme is answered %d", url, got)
 		}
 	}
+
+	awaitDocuments(t, first, 2) // one that had not been sent would die with the gateway
 
 	victim, err := server.Identify(running["gateway"])
 	if err != nil {
@@ -124,8 +129,51 @@ func TestIntegrationUpIsIdempotent(t *testing.T) {
 		t.Errorf("the second Down stopped %v, %v", stopped, err)
 	}
 
-	third := up(estate.Options{Gateways: 1, Samples: true})
+	third := up(estate.Options{Gateways: 1, Samples: true, Search: estate.WithElasticsearch})
 	if got := get(t, third, third.Env["GATEWAY_URL"]+"/search/v1/search?q=tea"); got != http.StatusOK {
 		t.Errorf("after a stop the old key is answered %d", got)
 	}
+	awaitDocuments(t, third, 3)
+}
+
+// awaitDocuments wants so many decisions about acme to be found, and no more.
+func awaitDocuments(t *testing.T, e *estate.Estate, want int64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	url := e.Env["ELASTICSEARCH_URL"] + "/ratelimit-usage-*/_count?q=tenantId:acme"
+	for last := int64(-1); ; {
+		got, err := count(ctx, url)
+		switch {
+		case err == nil && got == want:
+			return
+		case err == nil:
+			last = got
+		case ctx.Err() == nil:
+			t.Fatal(err)
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%d documents are found, want %d; the end of %s", last, want, e.Process(estate.UsageIndexer).Tail())
+		case <-tick.C:
+		}
+	}
+}
+
+// count asks a search store how many documents there are.
+func count(ctx context.Context, url string) (int64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var got struct{ Count int64 }
+	err = json.NewDecoder(resp.Body).Decode(&got)
+	return got.Count, err
 }

@@ -1,6 +1,7 @@
 package estate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -14,6 +15,13 @@ import (
 const (
 	Embedded = "embedded" // the development broker of deploy/local
 	Real     = "real"     // Apache Kafka
+)
+
+// What decisions are searched in.
+const (
+	WithElasticsearch = "elasticsearch"
+	WithOpenSearch    = "opensearch"
+	WithoutSearch     = "none" // no store and no usage-indexer
 )
 
 // DefaultPortBase is where the ports of `make up` begin. DemoPortBase is the
@@ -39,12 +47,16 @@ type Options struct {
 	Gateways int    // 1 or 2; 0 means 1
 	Samples  bool   // a sample catalogue, put in when it is not there
 	Kafka    string // Embedded or Real; empty means Embedded
+	// Search is WithElasticsearch, WithOpenSearch or WithoutSearch. Empty means
+	// WithoutSearch, which is up 10 s sooner, unless ElasticsearchURL is given.
+	Search string
 
 	// Servers that somebody else runs; the estate then starts none of that kind.
 	RedisURL          string
 	DatabaseURL       string
 	KafkaBrokers      string // comma-separated
 	SchemaRegistryURL string // required with KafkaBrokers
+	ElasticsearchURL  string // of an Elasticsearch or OpenSearch; may hold user and password
 }
 
 // variables are the part of Options that belongs to an estate's data.
@@ -53,16 +65,19 @@ type variables struct {
 	Gateways          int    `json:"gateways"`
 	Samples           bool   `json:"samples"`
 	Kafka             string `json:"kafka"`
+	Search            string `json:"search"`
 	RedisURL          string `json:"redis_url,omitempty"`
 	DatabaseURL       string `json:"database_url,omitempty"`
 	KafkaBrokers      string `json:"kafka_brokers,omitempty"`
 	SchemaRegistryURL string `json:"schema_registry_url,omitempty"`
+	ElasticsearchURL  string `json:"elasticsearch_url,omitempty"`
 }
 
 func (o Options) variables() variables {
 	o = o.withDefaults()
 	return variables{
-		o.PortBase, o.Gateways, o.Samples, o.Kafka, o.RedisURL, o.DatabaseURL, o.KafkaBrokers, o.SchemaRegistryURL,
+		o.PortBase, o.Gateways, o.Samples, o.Kafka, o.Search,
+		o.RedisURL, o.DatabaseURL, o.KafkaBrokers, o.SchemaRegistryURL, o.ElasticsearchURL,
 	}
 }
 
@@ -73,6 +88,10 @@ func (o Options) withDefaults() Options {
 	if o.Kafka == "" {
 		o.Kafka = Embedded
 	}
+	if o.Search == "" && o.ElasticsearchURL != "" {
+		o.Search = WithElasticsearch
+	}
+	o.Search = cmp.Or(o.Search, WithoutSearch)
 	return o
 }
 
@@ -106,9 +125,14 @@ func (o Options) Validate() error {
 	refuse(o.Kafka == Embedded || o.Kafka == Real, "KAFKA=%s: want %s or %s", o.Kafka, Embedded, Real)
 	refuse((o.KafkaBrokers == "") == (o.SchemaRegistryURL == ""),
 		"KAFKA_BROKERS and SCHEMA_REGISTRY_URL are given together or not at all")
+	refuse(o.Search == WithElasticsearch || o.Search == WithOpenSearch || o.Search == WithoutSearch,
+		"search store %s: want %s, %s or %s", o.Search, WithElasticsearch, WithOpenSearch, WithoutSearch)
+	refuse(o.ElasticsearchURL == "" || o.Search == WithElasticsearch,
+		"ELASTICSEARCH_URL is given without OPENSEARCH=1 or SEARCH=0")
 	refuse(urlOf(o.RedisURL, "redis", "rediss"), "REDIS_URL: want redis://host:port/0")
 	refuse(urlOf(o.DatabaseURL, "postgres", "postgresql"), "DATABASE_URL: want postgres://user@host:port/database")
 	refuse(urlOf(o.SchemaRegistryURL, "http", "https"), "SCHEMA_REGISTRY_URL: want http://host:port")
+	refuse(urlOf(o.ElasticsearchURL, "http", "https"), "ELASTICSEARCH_URL: want http://host:port")
 	return errors.Join(faults...)
 }
 
@@ -127,14 +151,18 @@ func offsets() map[string]int {
 	return map[string]int{
 		Gateway: 0, Gateway2: 1, Sample: 2, RuleAdmin: 3,
 		Redis: 10, Postgres: 11, Kafka: 12, Registry: 13, controller: 14, registryKafka: 15,
+		search: 16, searchTransport: 17,
 		Gateway + adminSuffix: 20, Gateway2 + adminSuffix: 21,
 		RuleAdmin + adminSuffix: 22, OutboxRelay + adminSuffix: 23,
+		UsageIndexer + adminSuffix: 24,
 	}
 }
 
 // Ports that belong to no process's name.
 const (
-	controller    = "kafka-controller"
-	registryKafka = "registry-kafka" // what the development broker opens besides its registry
-	adminSuffix   = "-admin"
+	controller      = "kafka-controller"
+	registryKafka   = "registry-kafka"   // what the development broker opens besides its registry
+	search          = "search"           // Elasticsearch or OpenSearch
+	searchTransport = "search-transport" // what either opens besides
+	adminSuffix     = "-admin"
 )

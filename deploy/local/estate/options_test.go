@@ -12,12 +12,12 @@ func TestOptionsAreRefusedTogether(t *testing.T) {
 
 	err := Options{
 		PortBase: 80, Gateways: 3, Kafka: "rabbit", RedisURL: "127.0.0.1:6379",
-		DatabaseURL: "mysql://x", KafkaBrokers: "127.0.0.1:9092",
+		DatabaseURL: "mysql://x", KafkaBrokers: "127.0.0.1:9092", ElasticsearchURL: "127.0.0.1:9200", Search: "grep",
 	}.Validate()
 	if err == nil {
 		t.Fatal("Validate = nil")
 	}
-	for _, want := range []string{"PORT_BASE=80", "GATEWAYS=3", "KAFKA=rabbit", "REDIS_URL", "DATABASE_URL", "SCHEMA_REGISTRY_URL"} {
+	for _, want := range []string{"PORT_BASE=80", "GATEWAYS=3", "KAFKA=rabbit", "REDIS_URL", "DATABASE_URL", "SCHEMA_REGISTRY_URL", "ELASTICSEARCH_URL: want", "grep"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not mention %s: %v", want, err)
 		}
@@ -25,7 +25,8 @@ func TestOptionsAreRefusedTogether(t *testing.T) {
 	for _, o := range []Options{
 		{},
 		{PortBase: DefaultPortBase, Gateways: 2, Kafka: Real, Samples: true},
-		{RedisURL: "redis://h:1/0", DatabaseURL: "postgres://u@h/d", KafkaBrokers: "h:1", SchemaRegistryURL: "http://h:2"},
+		{RedisURL: "redis://h:1/0", DatabaseURL: "postgres://u@h/d", KafkaBrokers: "h:1", SchemaRegistryURL: "http://h:2", ElasticsearchURL: "https://u:p@h:3"},
+		{Search: WithOpenSearch}, {Search: WithoutSearch},
 	} {
 		if err := o.Validate(); err != nil {
 			t.Errorf("%+v: %v", o, err)

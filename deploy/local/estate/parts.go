@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,9 +15,10 @@ import (
 
 // Stages.
 const (
-	servers = iota // Redis, PostgreSQL, Kafka
-	control        // rule-admin, which makes the tables that others read
-	data           // everything else
+	servers   = iota // Redis, PostgreSQL, Kafka
+	control          // rule-admin, which makes the tables that others read
+	data             // everything else, but for
+	searching        // the search store, which takes longest, and its indexer: beside all others
 )
 
 // ruleAdminDatabase is the one that rule-admin owns.
@@ -34,7 +36,7 @@ func (u *undertaking) needTools(ctx context.Context) error {
 	if u.v.DatabaseURL == "" {
 		tools = append(tools, server.Postgres)
 	}
-	if u.v.Kafka == Real && u.v.KafkaBrokers == "" {
+	if u.v.Kafka == Real && u.v.KafkaBrokers == "" || u.store() != "" {
 		tools = append(tools, server.Java)
 	}
 	return server.Need(ctx, server.Run{Say: u.Say}, tools...)
@@ -49,7 +51,11 @@ func (u *undertaking) build(ctx context.Context) error {
 		{OutboxRelay, "services/outbox-relay", "."},
 		{Gateway, "services/gateway", "."},
 		{Sample, "deploy/local", "./sample"},
+		{UsageIndexer, "services/usage-indexer", "."},
 	} {
+		if c.process == UsageIndexer && u.v.Search == WithoutSearch {
+			continue
+		}
 		if slices.Contains(u.running, c.process) && (c.process != Gateway || u.v.Gateways == 1 || slices.Contains(u.running, Gateway2)) {
 			continue
 		}
@@ -89,6 +95,33 @@ func (u *undertaking) parts() []part {
 		part{Gateway, data, u.ports(Gateway, Gateway+adminSuffix), u.gateway(Gateway)})
 	if u.v.Gateways > 1 {
 		parts = append(parts, part{Gateway2, data, u.ports(Gateway2, Gateway2+adminSuffix), u.gateway(Gateway2)})
+	}
+	return append(parts, u.searchParts()...)
+}
+
+// store is the search store that this estate starts, empty when it starts none.
+func (u *undertaking) store() string {
+	switch {
+	case u.v.ElasticsearchURL != "" || u.v.Search == WithoutSearch:
+		return ""
+	case u.v.Search == WithOpenSearch:
+		return OpenSearch
+	default:
+		return Elasticsearch
+	}
+}
+
+func (u *undertaking) searchParts() []part {
+	var parts []part
+	if store := u.store(); store != "" {
+		start := u.startElasticsearch
+		if store == OpenSearch {
+			start = u.startOpenSearch
+		}
+		parts = append(parts, part{store, searching, u.ports(search, searchTransport), start})
+	}
+	if u.v.Search != WithoutSearch {
+		parts = append(parts, part{UsageIndexer, searching, u.ports(UsageIndexer + adminSuffix), u.startUsageIndexer})
 	}
 	return parts
 }
@@ -134,6 +167,18 @@ func (u *undertaking) startRegistry(ctx context.Context, run server.Run) (*serve
 	})
 }
 
+func (u *undertaking) startElasticsearch(ctx context.Context, run server.Run) (*server.Process, error) {
+	return server.StartElasticsearch(ctx, u.dir(Elasticsearch), server.ElasticsearchOptions{
+		Port: u.state.Ports[search], TransportPort: u.state.Ports[searchTransport], Run: run,
+	})
+}
+
+func (u *undertaking) startOpenSearch(ctx context.Context, run server.Run) (*server.Process, error) {
+	return server.StartOpenSearch(ctx, u.dir(OpenSearch), server.OpenSearchOptions{
+		Port: u.state.Ports[search], TransportPort: u.state.Ports[searchTransport], Run: run,
+	})
+}
+
 func (u *undertaking) startSample(ctx context.Context, run server.Run) (*server.Process, error) {
 	addr := u.addr(Sample)
 	return server.Start(ctx, server.Spec{
@@ -156,6 +201,27 @@ func (u *undertaking) startOutboxRelay(ctx context.Context, run server.Run) (*se
 	return u.service(ctx, OutboxRelay, OutboxRelay, run, map[string]string{
 		"DATABASE_URL":  u.e.Env["DATABASE_URL"],
 		"KAFKA_BROKERS": u.e.Env["KAFKA_BROKERS"],
+	})
+}
+
+// startUsageIndexer makes documents that are found a second after the decision,
+// on a store of one node.
+func (u *undertaking) startUsageIndexer(ctx context.Context, run server.Run) (*server.Process, error) {
+	store, err := url.Parse(u.e.Env["ELASTICSEARCH_URL"])
+	if err != nil {
+		return nil, fmt.Errorf("ELASTICSEARCH_URL: %w", err)
+	}
+	user := store.User
+	store.User = nil
+	password, _ := user.Password()
+	return u.service(ctx, UsageIndexer, UsageIndexer, run, map[string]string{
+		"KAFKA_BROKERS":          u.e.Env["KAFKA_BROKERS"],
+		"SCHEMA_REGISTRY":        u.e.Env["SCHEMA_REGISTRY_URL"],
+		"ELASTICSEARCH_URL":      store.String(),
+		"ELASTICSEARCH_USER":     user.Username(),
+		"ELASTICSEARCH_PASSWORD": password,
+		"REFRESH":                "1s",
+		"REPLICAS":               "0",
 	})
 }
 
@@ -211,12 +277,15 @@ func (u *undertaking) env() map[string]string {
 		"REDIS_URL":                "redis://" + u.addr(Redis) + "/0",
 		"DATABASE_URL":             "postgres://postgres@" + u.addr(Postgres) + "/" + ruleAdminDatabase + "?sslmode=disable",
 	}
+	if u.v.Search != WithoutSearch {
+		env["ELASTICSEARCH_URL"], env["USAGE_INDEXER_METRICS_URL"] = web(search), web(UsageIndexer+adminSuffix)
+	}
 	if u.v.Gateways > 1 {
 		env["GATEWAY_URL_2"], env["GATEWAY_METRICS_URL_2"] = web(Gateway2), web(Gateway2+adminSuffix)
 	}
 	for name, value := range map[string]string{
 		"KAFKA_BROKERS": u.v.KafkaBrokers, "SCHEMA_REGISTRY_URL": u.v.SchemaRegistryURL,
-		"REDIS_URL": u.v.RedisURL, "DATABASE_URL": u.v.DatabaseURL,
+		"REDIS_URL": u.v.RedisURL, "DATABASE_URL": u.v.DatabaseURL, "ELASTICSEARCH_URL": u.v.ElasticsearchURL,
 	} {
 		if value != "" {
 			env[name] = value

@@ -99,7 +99,7 @@ func prepare(ctx context.Context, o Options) (*undertaking, error) {
 		e: &Estate{Dir: o.Dir, processes: map[string]*server.Process{}},
 	}
 	u.e.Env = u.env()
-	return u, u.checkPorts()
+	return u, u.checkPorts(ctx)
 }
 
 // ErrOtherData reports options that do not fit the data of an earlier run.
@@ -123,8 +123,15 @@ func (o variables) String() string {
 	if !o.Samples {
 		words = append(words, "SAMPLES=0")
 	}
+	switch o.Search {
+	case WithOpenSearch:
+		words = append(words, "OPENSEARCH=1")
+	case WithoutSearch:
+		words = append(words, "SEARCH=0")
+	}
 	for _, other := range [][2]string{
 		{"REDIS_URL", o.RedisURL}, {"DATABASE_URL", o.DatabaseURL}, {"KAFKA_BROKERS", o.KafkaBrokers},
+		{"ELASTICSEARCH_URL", o.ElasticsearchURL},
 	} {
 		if other[1] != "" {
 			words = append(words, other[0]+"=…") // there may be a password in it
@@ -133,14 +140,14 @@ func (o variables) String() string {
 	return strings.Join(words, " ")
 }
 
-func (u *undertaking) checkPorts() error {
+func (u *undertaking) checkPorts(ctx context.Context) error {
 	var ports []int
 	for _, p := range u.parts() {
 		if !slices.Contains(u.running, p.name) {
 			ports = append(ports, p.ports...)
 		}
 	}
-	if err := server.CheckPorts(ports...); err != nil {
+	if err := server.CheckPorts(ctx, ports...); err != nil {
 		return fmt.Errorf("%w\n  stop them, or choose other ports, e.g. PORT_BASE=%d", err, max(u.v.PortBase, DefaultPortBase)+1000)
 	}
 	return nil
@@ -155,13 +162,42 @@ type part struct {
 	start func(ctx context.Context, run server.Run) (*server.Process, error)
 }
 
+// start starts the parts by stages and, beside them all, the search store and its
+// indexer: nothing waits for them but the end.
 func (u *undertaking) start(ctx context.Context) error {
 	built := make(chan error, 1)
 	go func() { built <- u.build(ctx) }()
+	if err := u.needTools(ctx); err != nil {
+		return errors.Join(err, <-built)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ready, searched := make(chan struct{}), make(chan error, 1)
+	go func() {
+		err := u.startSearch(ctx, ready)
+		if err != nil {
+			cancel(err)
+		}
+		searched <- err
+	}()
+	err := u.startStages(ctx, built, ready)
+	if err != nil {
+		cancel(err)
+	}
+	if errSearch := <-searched; errSearch != nil && (err == nil || errors.Is(err, context.Canceled)) {
+		err = errSearch // what else failed only did because of it
+	}
+	return err
+}
+
+// startStages starts everything but what searches, and closes ready when that
+// could be started too. The sample catalogue comes last.
+func (u *undertaking) startStages(ctx context.Context, built <-chan error, ready chan<- struct{}) error {
 	err := u.startStage(ctx, servers)
 	if err = errors.Join(err, <-built); err != nil {
 		return err
 	}
+	close(ready)
 	for _, stage := range []int{control, data} {
 		if err := u.startStage(ctx, stage); err != nil {
 			return err
@@ -176,15 +212,28 @@ func (u *undertaking) start(ctx context.Context) error {
 	return u.seed(ctx)
 }
 
+// startSearch starts the search store at once, and the indexer when its other
+// sources and its binary are there.
+func (u *undertaking) startSearch(ctx context.Context, ready <-chan struct{}) error {
+	for _, p := range u.searchParts() {
+		if p.name == UsageIndexer {
+			select {
+			case <-ready:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		if err := u.startPart(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // startStage starts the parts of one stage at once and waits for all of them.
 func (u *undertaking) startStage(ctx context.Context, stage int) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if stage == servers {
-		if err := u.needTools(ctx); err != nil {
-			return err
-		}
-	}
 	var (
 		wg   sync.WaitGroup
 		mu   sync.Mutex
