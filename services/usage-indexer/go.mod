@@ -7,6 +7,7 @@ require (
 	github.com/elastic/go-elasticsearch/v8 v8.19.7
 	github.com/google/go-cmp v0.7.0
 	github.com/prometheus/client_golang v1.25.0
+	penstock.dev/deploy/local v0.0.0
 	penstock.dev/schemas v0.0.0
 	penstock.dev/services/internal v0.0.0
 	pgregory.net/rapid v1.3.0
@@ -41,7 +42,6 @@ require (
 	go.opentelemetry.io/otel/trace v1.29.0 // indirect
 	golang.org/x/sys v0.50.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
-	penstock.dev/deploy/local v0.0.0 // indirect
 )
 
 replace (
