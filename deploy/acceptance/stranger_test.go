@@ -596,8 +596,11 @@ func (s system) documents(query string) ([]map[string]any, error) {
 			} `json:"hits"`
 		} `json:"hits"`
 	}
-	if err := json.Unmarshal([]byte(r.body), &answer); err != nil || r.status != http.StatusOK {
-		return nil, fmt.Errorf("%d %.300s (%v)", r.status, r.body, err)
+	if r.status != http.StatusOK {
+		return nil, fmt.Errorf("%d %.300s", r.status, r.body)
+	}
+	if err := json.Unmarshal([]byte(r.body), &answer); err != nil {
+		return nil, fmt.Errorf("%w in %.300s", err, r.body)
 	}
 	docs := make([]map[string]any, 0, len(answer.Hits.Hits))
 	for _, hit := range answer.Hits.Hits {
