@@ -24,6 +24,7 @@ type partition struct {
 
 	// What follows is the sender's.
 	batch    *batch // on its way, or to be sent again; nil: none
+	refused  int    // events that were given up, in a row
 	spooling bool   // what is recorded goes to disk
 	queue    *spool.Queue
 	written  time.Time // when it was last written to disk

@@ -469,6 +469,36 @@ func TestRefused(t *testing.T) {
 	})
 }
 
+// TestAllRefused guarantees that a topic which refuses everything for good, as
+// one whose limit was set too low, is waited for: no more than a few events are
+// given up.
+func TestAllRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c, reg := newCluster(), &registry{}
+		r := start(t, c, reg, in(dir))
+		time.Sleep(time.Second)
+		c.set(func() { c.refuse = func(kafka.Record) error { return kafka.ErrTooLarge } })
+		for i := range 200 {
+			u := event(i)
+			u.Tenant = "acme"
+			r.Record(u)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if lost := r.metric("lost_total", "refused"); lost != 3 || len(files(t, dir)) == 0 {
+			t.Errorf("%v given up, files %v", lost, files(t, dir))
+		}
+		c.set(func() { c.refuse = nil })
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := c.count(); n != 197 || r.metric("lost_total", "refused") != 3 {
+			t.Errorf("%d events afterwards, want 197", n)
+		}
+	})
+}
+
 // TestRegistryAway guarantees that events wait for the schema's id where nobody
 // knows it, on disk, and that a gateway which knew it needs no registry.
 func TestRegistryAway(t *testing.T) {

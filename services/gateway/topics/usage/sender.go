@@ -21,6 +21,9 @@ const (
 	// maxFlying bounds the batches that Kafka's client has at a time: with
 	// chunkSize, 8 MiB.
 	maxFlying = 64
+	// maxRefused is how many events in a row may be given up because Kafka
+	// refuses each for good. More than that is no fault of theirs, and they wait.
+	maxRefused = 3
 	// drainFor is how long the end waits for Kafka.
 	drainFor = 10 * time.Second
 	// reserve is the part of the process's grace that the end leaves for
@@ -341,12 +344,14 @@ func (s *sender) settle(p *partition, b *batch, now time.Time) {
 		switch {
 		case err == nil:
 			taken++
+			p.refused = 0
 			continue
-		case kafka.Permanent(err) && alone:
+		case kafka.Permanent(err) && alone && p.refused < maxRefused:
+			p.refused++
 			s.lost[lostRefused].Add(1)
 			s.log.Error("Kafka refuses a usage event for good", "partition", p.index, "error", err.Error())
 			continue
-		case kafka.Permanent(err): // or something that travelled with it
+		case kafka.Permanent(err) && !alone: // or something that travelled with it
 			b.alone = true
 		default:
 			cause = err
