@@ -27,7 +27,7 @@ type Group struct {
 	// added while the group has members.
 	FromEnd bool
 	// SessionTimeout is how long a member that died keeps its partitions. Zero
-	// means 45 s; Apache Kafka accepts 6 s to 30 min.
+	// means 10 s; Apache Kafka accepts 6 s to 30 min.
 	SessionTimeout time.Duration
 	// RebalanceTimeout is how long the group waits for a member that is busy
 	// handling before it goes on without it. Zero means 60 s.
@@ -60,7 +60,7 @@ type GroupHandler interface {
 
 // Bounds of a group's life.
 const (
-	defaultSessionTimeout   = 45 * time.Second
+	defaultSessionTimeout   = 10 * time.Second
 	defaultRebalanceTimeout = 60 * time.Second
 	heartbeat               = 3 * time.Second
 	// commitWithin bounds one attempt to commit, also the last one of a member
