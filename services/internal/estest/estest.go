@@ -53,7 +53,7 @@ type Server struct {
 // the store's own, name=value.
 func Start(t testing.TB, f Flavor, settings ...string) *Server {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "penstock-estest-")
+	dir, err := tempDir()
 	if err != nil {
 		t.Fatalf("estest: %v", err)
 	}
@@ -121,7 +121,7 @@ func start(t testing.TB, f Flavor, dir string, settings []string) (*server.Proce
 // startShared leaves the end to the kernel: the server is killed when this binary
 // ends, and a shell that waits for the same moment removes its data.
 func startShared(t testing.TB, f Flavor) (*server.Process, error) {
-	dir, err := os.MkdirTemp("", "penstock-estest-")
+	dir, err := tempDir()
 	if err != nil {
 		return nil, err
 	}
@@ -134,6 +134,10 @@ func startShared(t testing.TB, f Flavor) (*server.Process, error) {
 	}
 	return p, nil
 }
+
+// tempDir is not the test's: a server that is shared outlives the test that
+// started it, and nobody's user must be able to enter.
+func tempDir() (string, error) { return os.MkdirTemp("", "penstock-estest-") }
 
 // removeWhenOrphaned starts a process that reads a pipe that only this process
 // writes to. It reads the end of file when this process has ended, waits for the

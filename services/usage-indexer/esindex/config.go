@@ -97,11 +97,17 @@ func newClient(cfg Config, transport http.RoundTripper) (*elastictransport.Clien
 		}
 		urls[i] = u
 	}
-	return elastictransport.New(elastictransport.Config{
-		URLs: urls, Username: cfg.User, Password: cfg.Password.Reveal(), APIKey: cfg.APIKey.Reveal(),
-		DisableRetry: true, // what is safe to repeat is known here
-		Transport:    transport,
-	})
+	options := []elastictransport.Option{
+		elastictransport.WithURLs(urls...), elastictransport.WithTransport(transport),
+		elastictransport.WithDisableRetry(), // what is safe to repeat is known here
+	}
+	if cfg.User != "" {
+		options = append(options, elastictransport.WithBasicAuth(cfg.User, cfg.Password.Reveal()))
+	}
+	if key := cfg.APIKey.Reveal(); key != "" {
+		options = append(options, elastictransport.WithAPIKey(key))
+	}
+	return elastictransport.NewClient(options...)
 }
 
 // network returns a transport of its own: its connections are few and kept.

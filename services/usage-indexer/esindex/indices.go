@@ -184,11 +184,11 @@ func (s *Store) place(ctx context.Context, start bool) error {
 		return unmade("look for template "+name, status, answer)
 	}
 	if status < 300 {
-		version, print := templateThere(answer)
+		version, there := templateThere(answer)
 		if version > templateVersion {
 			s.log.Info("a newer release keeps the index template", "template", name, "version", version)
 		}
-		if version > templateVersion || version == templateVersion && (!start || print == fingerprint) {
+		if version > templateVersion || version == templateVersion && (!start || there == fingerprint) {
 			s.placed = true
 			return nil
 		}

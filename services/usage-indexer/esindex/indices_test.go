@@ -3,6 +3,7 @@ package esindex_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -177,9 +178,11 @@ func TestIndexThatVanished(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.fake.RoundTrip(req); err != nil {
+		resp, err := r.fake.RoundTrip(req)
+		if err != nil {
 			t.Fatal(err)
 		}
+		_ = resp.Body.Close()
 		outcomes, err := r.Write(t.Context(), batch(2))
 		if got := verdicts(outcomes); err != nil || got != "cc" {
 			t.Errorf("outcomes %s (%v)", got, err)
@@ -202,7 +205,7 @@ func TestStoreThatIsNotThere(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
 				mended := false
-				r.fake.Refuse(func(method, path string) *storetest.Item {
+				r.fake.Refuse(func(method, _ string) *storetest.Item {
 					if method == "PUT" && !mended {
 						return &item
 					}
@@ -313,6 +316,8 @@ func TestMaintain(t *testing.T) {
 			t.Errorf("indices %v at one in the night", got)
 		}
 		cancel()
-		<-done
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Maintain = %v", err)
+		}
 	})
 }

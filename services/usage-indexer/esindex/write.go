@@ -109,7 +109,7 @@ func (w *writing) settle(part []int, items []item) *trouble {
 			w.done(i, usagedoc.Outcome{Verdict: usagedoc.Duplicate})
 		case poison:
 			w.done(i, usagedoc.Outcome{Verdict: usagedoc.Rejected, Cause: it.Error.String()})
-		default:
+		case again, paused, smaller, malformed, doubtful:
 			left = append(left, i)
 			worst = worse(worst, c, it)
 			if it.Error.Type == "index_not_found_exception" {

@@ -61,8 +61,6 @@ func entry(n int) usagedoc.Entry {
 	return e
 }
 
-func idOf(n int) string { e := entry(n); return string(usagedoc.AppendUUID(nil, e.ID)) }
-
 func batch(n int) []usagedoc.Entry {
 	var all []usagedoc.Entry
 	for i := 1; i <= n; i++ {

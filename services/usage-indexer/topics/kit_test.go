@@ -3,6 +3,7 @@ package topics_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -134,7 +135,9 @@ func (r *rig) run() {
 func (r *rig) end() {
 	if r.stop != nil {
 		r.stop()
-		<-r.done
+		if err := <-r.done; !errors.Is(err, context.Canceled) {
+			r.t.Errorf("Run = %v", err)
+		}
 		r.stop = nil
 	}
 }

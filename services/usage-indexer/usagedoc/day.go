@@ -47,6 +47,7 @@ func ParseIndexName(prefix, name string) (Day, bool) {
 // A Reason is why an event is not in the index. The values are a closed set.
 type Reason string
 
+// The reasons.
 const (
 	Undecodable   Reason = "undecodable"    // its bytes are no event
 	UnknownSchema Reason = "unknown_schema" // the registry does not have the schema it names

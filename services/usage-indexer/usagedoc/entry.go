@@ -10,6 +10,7 @@ type Entry struct {
 // A Verdict is how an entry ended.
 type Verdict uint8
 
+// The verdicts.
 const (
 	Pending   Verdict = iota // it has not ended
 	Created                  // the document is new in the index

@@ -47,6 +47,7 @@ type Counter struct {
 // A Type is how a field is searched.
 type Type uint8
 
+// The types.
 const (
 	Keyword Type = iota // text as it is, to match and to count by
 	Date                // an instant, in full: 2026-11-30T09:00:00.000000Z
@@ -66,16 +67,46 @@ type Field struct {
 // Fields returns every field that a document can have, and no others.
 func Fields() []Field {
 	return []Field{
-		{"ts", Date}, {"eventId", Keyword}, {"decisionId", Keyword}, {"decision", Keyword}, {"statusCode", Whole},
-		{"tenantId", Keyword}, {"applicationId", Keyword}, {"userId", Keyword}, {"apiKeyId", Keyword}, {"apiKeyHash", Keyword},
-		{"clientAddress", Keyword}, {"service", Keyword}, {"endpoint", Keyword}, {"method", Keyword}, {"pathTemplate", Keyword},
-		{"ruleId", Keyword}, {"algo", Keyword}, {"cost", Whole}, {"latencyMs", Decimal},
-		{"upstreamStatus", Whole}, {"upstreamMs", Decimal},
-		{"gatewayId", Keyword}, {"rulesVersion", Whole}, {"streamId", Keyword}, {"sequence", Whole},
-		{"refundId", Keyword}, {"labels", Opaque}, {"labelPairs", Keyword},
-		{"counters.key", Keyword}, {"counters.meter", Keyword}, {"counters.kind", Keyword}, {"counters.ruleId", Keyword},
-		{"counters.mode", Keyword}, {"counters.soft", Flag}, {"counters.limit", Whole}, {"counters.units", Whole},
-		{"counters.consumed", Whole}, {"counters.refunded", Whole}, {"counters.observed", Flag},
-		{"counters.periodStart", Date}, {"counters.periodEnd", Date},
+		{"ts", Date},
+		{"eventId", Keyword},
+		{"decisionId", Keyword},
+		{"decision", Keyword},
+		{"statusCode", Whole},
+		{"tenantId", Keyword},
+		{"applicationId", Keyword},
+		{"userId", Keyword},
+		{"apiKeyId", Keyword},
+		{"apiKeyHash", Keyword},
+		{"clientAddress", Keyword},
+		{"service", Keyword},
+		{"endpoint", Keyword},
+		{"method", Keyword},
+		{"pathTemplate", Keyword},
+		{"ruleId", Keyword},
+		{"algo", Keyword},
+		{"cost", Whole},
+		{"latencyMs", Decimal},
+		{"upstreamStatus", Whole},
+		{"upstreamMs", Decimal},
+		{"gatewayId", Keyword},
+		{"rulesVersion", Whole},
+		{"streamId", Keyword},
+		{"sequence", Whole},
+		{"refundId", Keyword},
+		{"labels", Opaque},
+		{"labelPairs", Keyword},
+		{"counters.key", Keyword},
+		{"counters.meter", Keyword},
+		{"counters.kind", Keyword},
+		{"counters.ruleId", Keyword},
+		{"counters.mode", Keyword},
+		{"counters.soft", Flag},
+		{"counters.limit", Whole},
+		{"counters.units", Whole},
+		{"counters.consumed", Whole},
+		{"counters.refunded", Whole},
+		{"counters.observed", Flag},
+		{"counters.periodStart", Date},
+		{"counters.periodEnd", Date},
 	}
 }
