@@ -232,7 +232,13 @@ func BenchmarkService(b *testing.B) {
 				}
 				report("new", func() time.Duration {
 					p, admin := start(b, broker, store, "usage")
-					kafkatest.Eventually(b, func() bool { return indexed(b, admin) >= events }, "all documents")
+					for indexed(b, admin) < events {
+						select {
+						case <-p.Exited():
+							b.Fatal("the service ended")
+						case <-time.After(100 * time.Millisecond):
+						}
+					}
 					return cpu(b, p.PID())
 				})
 				report("there", func() time.Duration {

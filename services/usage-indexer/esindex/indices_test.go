@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -204,14 +205,14 @@ func TestStoreThatIsNotThere(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
-				mended := false
+				var mended atomic.Bool
 				r.fake.Refuse(func(method, _ string) *storetest.Item {
-					if method == "PUT" && !mended {
+					if method == "PUT" && !mended.Load() {
 						return &item
 					}
 					return nil
 				})
-				time.AfterFunc(time.Hour, func() { mended = true })
+				time.AfterFunc(time.Hour, func() { mended.Store(true) })
 				began := time.Now()
 				outcomes, err := r.Write(t.Context(), batch(2))
 				if got := verdicts(outcomes); err != nil || got != "cc" || time.Since(began) < time.Hour {
@@ -294,9 +295,9 @@ func TestMaintain(t *testing.T) {
 		r := newRig(t)
 		start := time.Now()
 		r.Clock(func() time.Time { return noon.Add(time.Since(start)) })
-		away := true
+		var back atomic.Bool
 		r.fake.Refuse(func(string, string) *storetest.Item {
-			if away {
+			if !back.Load() {
 				return &storetest.Item{Status: 503}
 			}
 			return nil
@@ -306,7 +307,7 @@ func TestMaintain(t *testing.T) {
 		go func() { done <- r.Maintain(ctx) }()
 		time.Sleep(time.Minute)
 		r.shows(t, "penstock_usage_indexer_maintenance_failures_total{task=template}", 5)
-		away = false
+		back.Store(true)
 		time.Sleep(time.Minute)
 		if got := r.fake.Indices(); len(got) != 2 {
 			t.Errorf("indices %v a minute after the store came back", got)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -326,14 +327,14 @@ func TestWriteFindsTheCulprit(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t)
-			mended := false
+			var mended atomic.Bool
 			r.fake.Script(func(int, []storetest.Doc) storetest.Answer {
-				if mended {
+				if mended.Load() {
 					return storetest.Answer{}
 				}
 				return storetest.Answer{Status: 400, Body: "no handler found"}
 			})
-			time.AfterFunc(10*time.Minute, func() { mended = true })
+			time.AfterFunc(10*time.Minute, func() { mended.Store(true) })
 			outcomes, err := r.Write(t.Context(), batch(4))
 			if got := verdicts(outcomes); err != nil || got != "cccc" {
 				t.Errorf("outcomes %s (%v), want all created once the store is mended", got, err)
