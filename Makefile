@@ -2,7 +2,8 @@
 #
 # Variables are given on the command line and reach the programs as they are:
 #   demo, up, down   CI=1  PORT_BASE=20000  KAFKA=real  GATEWAYS=2  SAMPLES=0  WIPE=1
-#                    REDIS_URL=  DATABASE_URL=  KAFKA_BROKERS=  SCHEMA_REGISTRY_URL=
+#                    OPENSEARCH=1  SEARCH=0
+#                    REDIS_URL=  DATABASE_URL=  KAFKA_BROKERS=  SCHEMA_REGISTRY_URL=  ELASTICSEARCH_URL=
 #   bench            ARGS='-benchtime 3s'
 #   load             ARGS='-for 10s -env .run/estate.env'
 
@@ -70,7 +71,7 @@ unit: check arch ## Run the tests that need nothing but Go
 	$(call timed,unit,go test $(RACE) -shuffle=on $(MODULE)/...)
 
 .PHONY: integration
-integration: check ## Run the tests of adapters on real Redis, PostgreSQL and Kafka
+integration: check ## Run the tests of adapters on real Redis, PostgreSQL, Kafka, Elasticsearch and OpenSearch
 	$(call timed,integration,go test $(RACE) -shuffle=on -count=1 -timeout 15m -tags integration -run Integration $(MODULE)/...)
 
 .PHONY: acceptance
@@ -107,10 +108,11 @@ bin/loadtest: check
 .PHONY: bench
 bench: bin/loadtest ## Run the benchmarks, then measure the whole system (loadtest/README.md)
 	$(call timed,bench,go test -run '^$$' -bench . -benchmem $(ARGS) $(MODULE)/...)
-	@bin/loadtest propagation -debezium
+	@bin/loadtest propagation -debezium -rate 30
 	@bin/loadtest decisions
 
 .PHONY: load
 load: bin/loadtest ## Send load to the whole system and judge the outcome
 	@bin/loadtest propagation -verdict $(ARGS)
 	@bin/loadtest decisions -verdict $(ARGS)
+	@bin/loadtest usage -verdict

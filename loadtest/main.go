@@ -34,10 +34,11 @@ const (
 	codeUsage  = 2
 )
 
-const usage = `usage: loadtest propagation | decisions [flags]
+const help = `usage: loadtest propagation | decisions | usage [flags]
 
   propagation   from the commit of a rule's change to where it counts
   decisions     how long a gateway takes for a decision and for a proxied request
+  usage         whether every event becomes one document, whatever is killed and refused meanwhile
 
 loadtest <command> -h lists the flags.
 `
@@ -69,7 +70,7 @@ type call struct {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	commands := []command{{"propagation", runPropagation}, {"decisions", runDecisions}}
+	commands := []command{{"propagation", runPropagation}, {"decisions", runDecisions}, {"usage", runUsage}}
 	for _, cmd := range commands {
 		if len(args) == 0 || args[0] != cmd.name {
 			continue
@@ -94,7 +95,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 		return 0
 	}
-	_, _ = io.WriteString(stderr, usage)
+	_, _ = io.WriteString(stderr, help)
 	return codeUsage
 }
 

@@ -25,6 +25,9 @@ type Options struct {
 	Kafka string
 	// Volatile starts a PostgreSQL that does not flush to disk.
 	Volatile bool
+	// ElasticsearchURL is a search store for a system that is started, which then
+	// starts none.
+	ElasticsearchURL string
 	// CommitTimes has PostgreSQL remember when transactions were committed. One
 	// that runs must do so already.
 	CommitTimes bool
@@ -43,14 +46,7 @@ type System struct {
 
 // Open returns a system that is ready.
 func Open(ctx context.Context, o Options) (*System, error) {
-	root, err := server.Root()
-	if err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(filepath.Join(root, ".run"), 0o755); err != nil {
-		return nil, err
-	}
-	dir, err := os.MkdirTemp(filepath.Join(root, ".run"), "loadtest-")
+	root, dir, err := Scratch()
 	if err != nil {
 		return nil, err
 	}
@@ -69,9 +65,23 @@ func Open(ctx context.Context, o Options) (*System, error) {
 	return s, nil
 }
 
+// Scratch makes a directory for the files of a run, in .run of the clone. The
+// caller removes it.
+func Scratch() (root, dir string, err error) {
+	if root, err = server.Root(); err != nil {
+		return "", "", err
+	}
+	if err := os.MkdirAll(filepath.Join(root, ".run"), 0o755); err != nil {
+		return "", "", err
+	}
+	dir, err = os.MkdirTemp(filepath.Join(root, ".run"), "loadtest-")
+	return root, dir, err
+}
+
 func (s *System) start(ctx context.Context, o Options) (err error) {
 	s.Estate, err = estate.Up(ctx, estate.Options{
 		Root: s.Root, Dir: filepath.Join(s.Dir, "estate"), Kafka: o.Kafka, Volatile: o.Volatile, Say: o.Say,
+		ElasticsearchURL: o.ElasticsearchURL,
 	})
 	return err
 }

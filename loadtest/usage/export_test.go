@@ -1,0 +1,4 @@
+package usage
+
+// For tests.
+var Event = event
