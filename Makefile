@@ -4,6 +4,7 @@
 #   demo, up, down   CI=1  PORT_BASE=20000  KAFKA=real  GATEWAYS=2  SAMPLES=0  WIPE=1
 #                    OPENSEARCH=1  SEARCH=0
 #                    REDIS_URL=  DATABASE_URL=  KAFKA_BROKERS=  SCHEMA_REGISTRY_URL=  ELASTICSEARCH_URL=
+#   acceptance       KAFKA=real
 #   bench            ARGS='-benchtime 3s'
 #   load             ARGS='-for 10s -env .run/estate.env'
 
@@ -19,6 +20,7 @@ CACHE      := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/penstock
 LINT       := 2.15.0
 LINTER     := $(CACHE)/tools/golangci-lint-$(LINT)
 
+COMMA         := ,
 SHELL         := /bin/bash
 .SHELLFLAGS   := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -75,8 +77,8 @@ integration: check ## Run the tests of adapters on real Redis, PostgreSQL, Kafka
 	$(call timed,integration,go test $(RACE) -shuffle=on -count=1 -timeout 15m -tags integration -run Integration $(MODULE)/...)
 
 .PHONY: acceptance
-acceptance: build ## Run the tests of the whole system: built binaries on real servers
-	$(call timed,acceptance,go test -count=1 -timeout 20m -tags acceptance $(MODULE)/deploy/acceptance/...)
+acceptance: build ## Run the tests of the whole system (KAFKA=real: on Apache Kafka, one node and three)
+	$(call timed,acceptance,$(if $(filter real,$(KAFKA)),PENSTOCK_TEST_KAFKA=real) go test -count=1 -timeout 30m -tags acceptance$(if $(filter real,$(KAFKA)),$(COMMA)cluster) $(MODULE)/deploy/acceptance/...)
 
 .PHONY: arch
 arch: check ## Check who imports whom and the form of the papers (never from the test cache)
@@ -85,7 +87,7 @@ arch: check ## Check who imports whom and the form of the papers (never from the
 .PHONY: lint
 lint: check $(LINTER) ## Lint every module
 	@code=0; for m in $(MODULES); do echo "== lint $${m#$(CURDIR)/}"; \
-	(cd "$$m" && $(LINTER) run --allow-serial-runners --build-tags integration,acceptance ./...) || code=1; done; exit $$code
+	(cd "$$m" && $(LINTER) run --allow-serial-runners --build-tags integration,acceptance,cluster ./...) || code=1; done; exit $$code
 
 # The linter is built from its Go module, once for all clones.
 $(LINTER):
