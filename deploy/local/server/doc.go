@@ -1,6 +1,6 @@
 // Package server obtains, starts, watches and stops the real servers that
-// Penstock runs on: Redis, PostgreSQL, Apache Kafka, Kafka Connect with
-// Debezium, and the development broker.
+// Penstock runs on: Redis, PostgreSQL, Apache Kafka (one node or three), Kafka
+// Connect with Debezium, Elasticsearch, OpenSearch, and the development broker.
 //
 // It is what stands behind `make demo`, `make up` and every test kit, so that a
 // test meets the same server, started the same way, as a person who tries the
@@ -13,7 +13,7 @@
 //
 // Software that is missing is installed: Debian packages by apt-get when run as
 // root, jars by mvn into the user's cache, each checked against a committed
-// SHA-256 list. docs/adr/0029 says why it is done this way.
+// SHA-256 list. docs/adr/0029 and 0048 say why it is done this way.
 //
 // Linux only. Everything is safe for concurrent use, also by several processes.
 package server

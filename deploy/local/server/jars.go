@@ -230,7 +230,7 @@ func mavenLines(out io.Reader, files *atomic.Int64) []string {
 	scan := bufio.NewScanner(out)
 	scan.Buffer(nil, 1<<20)
 	for scan.Scan() {
-		line := strings.TrimSpace(scan.Text())
+		line := strings.TrimPrefix(strings.TrimSpace(scan.Text()), "[INFO] ")
 		switch {
 		case strings.HasPrefix(line, "Downloaded from"):
 			files.Add(1)

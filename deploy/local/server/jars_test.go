@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -147,6 +148,26 @@ func TestFetchDownloadsOnce(t *testing.T) {
 	wg.Wait()
 	if n := downloads.Load(); n != 1 {
 		t.Errorf("%d downloads, want 1", n)
+	}
+}
+
+// TestMavenIsUnderstood guarantees that downloads are counted, and that what
+// Maven complains of is shown rather than what it says besides.
+func TestMavenIsUnderstood(t *testing.T) {
+	t.Parallel()
+
+	var files atomic.Int64
+	const out = `[INFO] Scanning for projects...
+[INFO] Downloading from central: https://example.org/a.pom
+[INFO] Downloaded from central: https://example.org/a.pom (1 kB at 2 kB/s)
+[INFO] Downloading from central: https://example.org/a.jar
+[INFO] Downloaded from central: https://example.org/a.jar (1 kB at 2 kB/s)
+[ERROR] Failed to execute goal: no such artifact
+[INFO] BUILD FAILURE
+`
+	lines := server.MavenLines(strings.NewReader(out), &files)
+	if want := []string{"[ERROR] Failed to execute goal: no such artifact"}; files.Load() != 2 || !slices.Equal(lines, want) {
+		t.Errorf("%d files, %q; want 2 and %q", files.Load(), lines, want)
 	}
 }
 
