@@ -26,7 +26,8 @@ func TestOptionsAreRefusedTogether(t *testing.T) {
 		{},
 		{PortBase: DefaultPortBase, Gateways: 2, Kafka: Real, Samples: true},
 		{RedisURL: "redis://h:1/0", DatabaseURL: "postgres://u@h/d", KafkaBrokers: "h:1", SchemaRegistryURL: "http://h:2", ElasticsearchURL: "https://u:p@h:3"},
-		{Search: WithOpenSearch}, {Search: WithoutSearch},
+		{Search: WithOpenSearch},
+		{Search: WithoutSearch},
 	} {
 		if err := o.Validate(); err != nil {
 			t.Errorf("%+v: %v", o, err)

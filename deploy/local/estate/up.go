@@ -130,7 +130,9 @@ func (o variables) String() string {
 		words = append(words, "SEARCH=0")
 	}
 	for _, other := range [][2]string{
-		{"REDIS_URL", o.RedisURL}, {"DATABASE_URL", o.DatabaseURL}, {"KAFKA_BROKERS", o.KafkaBrokers},
+		{"REDIS_URL", o.RedisURL},
+		{"DATABASE_URL", o.DatabaseURL},
+		{"KAFKA_BROKERS", o.KafkaBrokers},
 		{"ELASTICSEARCH_URL", o.ElasticsearchURL},
 	} {
 		if other[1] != "" {

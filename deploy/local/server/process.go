@@ -157,8 +157,10 @@ func (s Spec) withDefaults() Spec {
 }
 
 func newProcess(spec Spec) *Process {
-	return &Process{Name: spec.Name, Addr: spec.Addr, URL: spec.URL, Dir: spec.Dir, LogPath: spec.LogPath,
-		SecureAddr: spec.SecureAddr, spec: spec}
+	return &Process{
+		Name: spec.Name, Addr: spec.Addr, URL: spec.URL, Dir: spec.Dir, LogPath: spec.LogPath,
+		SecureAddr: spec.SecureAddr, spec: spec,
+	}
 }
 
 // start launches and waits for readiness. It kills what does not become ready.
