@@ -172,10 +172,10 @@ func event(rng *mrand.Rand, i int, tenant string) usagev1.Event {
 		RuleID: tenant + "-month", Algorithm: "quota", Cost: 1 + rng.Int64N(20), LatencyUS: 200 + rng.Int64N(5000),
 		GatewayID: "load", RulesVersion: 1,
 	}
-	switch {
-	case i%10 == 0:
+	switch i % 10 {
+	case 0:
 		e.Decision, e.Status, e.RuleID, e.Algorithm = usagev1.DecisionDeny, 429, tenant+"-burst", "gcra"
-	case i%10 == 1:
+	case 1:
 		e.LabelsJSON = fmt.Sprintf(`{"region":"eu","build":"b%d"}`, i)
 	default:
 		month := time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)

@@ -84,7 +84,11 @@ func (f *Front) bulk(w http.ResponseWriter, r *http.Request) error {
 	}
 	if f.happens(f.lose) {
 		f.lost.Add(1)
-		panic(http.ErrAbortHandler)
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return err
+		}
+		return conn.Close()
 	}
 	return answer(w, refused, items)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -81,7 +82,7 @@ func (s *store) await(ctx context.Context, o Options) error {
 		case err == nil && n != last:
 			last, since = n, time.Now()
 		case time.Since(since) > patience:
-			return fmt.Errorf("%d documents for %v, of %d events (%v)", last, patience, o.Events, err)
+			return errors.Join(fmt.Errorf("%d documents for %v, of %d events", last, patience, o.Events), err)
 		}
 		if time.Since(said) > 10*time.Second {
 			said = time.Now()
