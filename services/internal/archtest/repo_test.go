@@ -21,7 +21,7 @@ const root = "penstock.dev"
 
 // tags are the build tags that hide test files from a plain build. Every tag in
 // the tree is here, or its files would be checked by nothing (TestBuildTags).
-var tags = []string{"acceptance", "integration"}
+var tags = []string{"acceptance", "cluster", "integration"}
 
 // A pkg is what go list says about one package of the workspace.
 type pkg struct {
