@@ -305,7 +305,7 @@ func TestMaintain(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.Maintain(ctx) }()
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute + time.Second)
 		r.shows(t, "penstock_usage_indexer_maintenance_failures_total{task=template}", 5)
 		back.Store(true)
 		time.Sleep(time.Minute)
