@@ -55,6 +55,7 @@ func produceDecisions(t testing.TB, b *kafkatest.Broker, partition int32, from, 
 	var failed atomic.Int64
 	for n := from; n < to; n++ {
 		e := decisionOf(n)
+		e.StreamID[0] = byte(partition)
 		r := kafka.Record{Topic: usagev1.Topic, Key: []byte(e.Tenant), Value: wire.Frame(nil, id, usagev1.AppendEvent(nil, &e))}
 		client.ProduceTo(t.Context(), partition, r, func(err error) {
 			if err != nil {

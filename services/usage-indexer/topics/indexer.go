@@ -24,8 +24,9 @@ const Aside = usagev1.Topic + ".dlq." + Group
 const (
 	// settleEvery is how often holes are looked at.
 	settleEvery = 10 * time.Second
-	// session is how long the partitions of a member that died wait for another.
-	session = 15 * time.Second
+	// rebalance is how long the group waits for a member that is busy with the
+	// store, or died while it joined: then its batch is handled again.
+	rebalance = 30 * time.Second
 )
 
 // A Broker is read in a group and written to.
@@ -77,7 +78,7 @@ func (x *Indexer) Run(ctx context.Context) error {
 	defer stop()
 	return x.broker.Consume(ctx, kafka.Group{
 		ID: Group, Topics: []string{usagev1.Topic}, MaxRecords: x.pipeline.cfg.Batch * x.pipeline.cfg.Writers,
-		SessionTimeout: session,
+		RebalanceTimeout: rebalance,
 	}, x)
 }
 
