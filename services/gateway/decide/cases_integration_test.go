@@ -3,13 +3,14 @@
 package decide_test
 
 import (
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"penstock.dev/services/gateway/decide"
@@ -110,8 +111,8 @@ func TestIntegrationE3(t *testing.T) {
 			replayed++
 			answers[i].Replayed = false
 		}
-		if a, b := fmt.Sprintf("%+v", answers[i]), fmt.Sprintf("%+v", answers[0]); a != b {
-			t.Errorf("answers differ:\n%s\n%s", a, b)
+		if diff := cmp.Diff(answers[0], answers[i], cmpopts.IgnoreUnexported(decide.Decision{})); diff != "" {
+			t.Errorf("answers differ (-first +%d):\n%s", i, diff)
 		}
 	}
 	if used := answers[0].Limits[1].Consumed; replayed != 2 || used != 15 {
