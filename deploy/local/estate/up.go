@@ -167,13 +167,13 @@ type part struct {
 // start starts the parts by stages and, beside them all, the search store and its
 // indexer: nothing waits for them but the end.
 func (u *undertaking) start(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	built := make(chan error, 1)
 	go func() { built <- u.build(ctx) }()
 	if err := u.needTools(ctx); err != nil {
 		return errors.Join(err, <-built)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	ready, searched := make(chan struct{}), make(chan error, 1)
 	go func() {
 		err := u.startSearch(ctx, ready)
