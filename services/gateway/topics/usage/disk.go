@@ -81,7 +81,9 @@ func (d *disk) write(p *partition, now time.Time) (next time.Time) {
 		p.queue = d.spool.Queue(p.index)
 	}
 	if due := p.written.Add(writeEvery); !now.Before(due) {
-		p.close()
+		if p.backlog() == 0 { // else the disk has refused, and a chunk that is closed holds memory that nobody uses
+			p.close()
+		}
 		p.written = now
 	}
 	if err := d.keep(p); err != nil {

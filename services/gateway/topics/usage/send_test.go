@@ -355,6 +355,39 @@ func TestSpoolBound(t *testing.T) {
 	})
 }
 
+// TestFullSpoolLeavesMemory guarantees that while the disk is full memory is
+// used to its bound: a trickle of events is kept for as long as there is room,
+// however often the disk is tried.
+func TestFullSpoolLeavesMemory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c, reg := newCluster(), &registry{}
+		r := start(t, c, reg, func(cfg *usage.Config) { cfg.Buffer, cfg.Dir, cfg.Spool = 8<<20, dir, 1<<20 })
+		time.Sleep(time.Second)
+		c.pause()
+		for before := -1.0; r.metric("spool_bytes") != before || before == 0; {
+			before = r.metric("spool_bytes")
+			r.tell(500)
+			time.Sleep(2 * time.Second)
+		}
+		if used := r.metric("buffer_bytes"); used > 2<<20 {
+			t.Fatalf("%v bytes of memory are in use already", used)
+		}
+		for range 1200 {
+			r.tell(1)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if lost := r.metric("lost_total", "spool_full") + r.metric("lost_total", "memory_full"); lost > 0 {
+			t.Errorf("%v events lost with %v bytes of memory in use", lost, r.metric("buffer_bytes"))
+		}
+		c.resume()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		exactly(t, c.events(t, reg), r.made)
+	})
+}
+
 // TestDiskFails guarantees that a disk which takes nothing delays nothing and
 // loses nothing that memory can hold; and that it is used once it can be.
 func TestDiskFails(t *testing.T) {
