@@ -205,7 +205,8 @@ func (u *undertaking) startOutboxRelay(ctx context.Context, run server.Run) (*se
 }
 
 // startUsageIndexer makes documents that are found a second after the decision,
-// on a store of one node.
+// on a store of one node, and keeps them until the estate's data is forgotten:
+// events of any day can be tried.
 func (u *undertaking) startUsageIndexer(ctx context.Context, run server.Run) (*server.Process, error) {
 	store, err := url.Parse(u.e.Env["ELASTICSEARCH_URL"])
 	if err != nil {
@@ -222,6 +223,7 @@ func (u *undertaking) startUsageIndexer(ctx context.Context, run server.Run) (*s
 		"ELASTICSEARCH_PASSWORD": password,
 		"REFRESH":                "1s",
 		"REPLICAS":               "0",
+		"RETENTION":              "0",
 	})
 }
 
