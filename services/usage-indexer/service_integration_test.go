@@ -100,15 +100,15 @@ func page(t testing.TB, url string) string {
 // and again, and the store killed in the middle of a request, every event is one
 // document; that the service says so; and that a replay finds nothing to do.
 //
-// A member is killed only once it has indexed something. One that dies while it
-// joins is waited for by this broker, other than by Apache Kafka, until nobody has
-// tried to join for 30 s.
+// It runs on Apache Kafka: the embedded broker waits for a member that dies while
+// it joins until nobody has tried to join for 30 s.
 func TestIntegrationKilledLosesNothing(t *testing.T) {
 	t.Parallel()
 	for _, flavor := range estest.Flavors {
 		t.Run(string(flavor), func(t *testing.T) {
 			t.Parallel()
-			store, broker, prefix := estest.Start(t, flavor), kafkatest.Start(t), "usage"
+			store, broker, prefix := estest.Start(t, flavor), kafkatest.StartReal(t), "usage"
+			broker.RegistryURL = kafkatest.Start(t).RegistryURL
 			broker.CreateTopic(usagev1.Topic, 2)
 			events, next := 0, [2]int{1, 1_000_001} // the numbers of a stream have no gaps
 			more := func(n int) {
