@@ -60,6 +60,25 @@ func (s *store) count(ctx context.Context) (int, error) {
 	return got.Count, err
 }
 
+// settled is count once the store can be asked: the shards of an index just made
+// take a moment.
+func (s *store) settled(ctx context.Context) (n int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if n, err = s.count(ctx); err == nil {
+			return n, nil
+		}
+		select {
+		case <-ctx.Done():
+			return 0, err
+		case <-tick.C:
+		}
+	}
+}
+
 // refresh makes all documents visible. While many arrive it costs the store
 // more than they do, so it waits until they seem to be there.
 func (s *store) refresh(ctx context.Context) error {

@@ -68,7 +68,7 @@ const patience = 2 * time.Minute
 // restarting meanwhile.
 func Run(ctx context.Context, s *system.System, o Options) (r Result, err error) {
 	store := &store{url: o.Store.URL, http: &http.Client{Timeout: time.Minute}}
-	before, err := store.count(ctx)
+	before, err := store.settled(ctx)
 	if err != nil {
 		return r, err
 	}
