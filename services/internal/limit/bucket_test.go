@@ -177,10 +177,17 @@ func TestCarriedDebtIsNeverLess(t *testing.T) {
 		for id := range state.Counters {
 			state.Counters[id] = old
 		}
-		next := ask(magnitude(t, "next limit", us), magnitude(t, "more burst", 1e9-burst-1)+burst, 1)
+		faster := magnitude(t, "next limit", us)
+		next := ask(faster, magnitude(t, "more burst", 1e9-burst-1)+burst, 1)
 		owed, now := big.NewRat(old.Debt, old.Unit), big.NewRat(next.Debt, next.Unit)
 		owed.Add(owed, big.NewRat(1, 1))
-		if now.Cmp(owed) < 0 || next.At < old.At {
+		least := big.NewRat(1, 1000) // of a credit, for what doubles round down
+		least.Mul(least, big.NewRat(1, next.Unit)).Add(least, now)
+		if next.At > old.At { // a coarse tick had begun before now: the rest of it pays back, to one part in a million
+			earned := new(big.Rat).SetFrac(new(big.Int).Mul(big.NewInt(next.At-old.At), big.NewInt(faster)), big.NewInt(us))
+			least.Add(least, earned.Mul(earned, big.NewRat(1_000_001, 1_000_000)))
+		}
+		if least.Cmp(owed) < 0 || next.At < old.At {
 			t.Fatalf("%+v and one unit became %+v", old, next)
 		}
 		if now.Sub(now, owed).Cmp(big.NewRat(2, next.Unit)) > 0 {
