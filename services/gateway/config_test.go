@@ -34,7 +34,7 @@ func TestReadme(t *testing.T) {
 func TestParseConfig(t *testing.T) {
 	t.Parallel()
 
-	c, err := parseConfig([]string{"-redis-budget", "80ms", "-trusted-proxies", "10.0.0.0/8, 192.0.2.1/32"}, environment(
+	c, err := parseConfig([]string{"-redis-budget", "80ms", "-trusted-proxies", "198.51.100.0/24, 192.0.2.1/32"}, environment(
 		"PENSTOCK_REDIS_URL", "redis://:hush@127.0.0.1:6379/0",
 		"PENSTOCK_REDIS_BUDGET", "70ms",
 		"PENSTOCK_DECISION_TOKENS", "0123456789abcdef, fedcba9876543210",
@@ -58,7 +58,7 @@ func TestParseConfigRefuses(t *testing.T) {
 
 	_, err := parseConfig([]string{
 		"-listen", "8080", "-admin-listen", "", "-gateway-id", "a b", "-kafka-brokers", "", "-schema-registry", "ftp://x", "-kafka-sasl", "PLAIN", "-kafka-password", "hush",
-		"-redis-budget", "1h", "-trusted-proxies", "10.0.0.1", "-snapshot-every", "1ms", "-drain", "1m",
+		"-redis-budget", "1h", "-trusted-proxies", "198.51.100.1", "-snapshot-every", "1ms", "-drain", "1m",
 		"-usage-buffer", "1", "-usage-spool", "1", "-usage-linger", "-1s", "-usage-sync", "0s", "-topic-replicas", "10", "-hash-addresses", "hush",
 	}, environment("PENSTOCK_REDIS_URL", "http://:hush@x", "PENSTOCK_DECISION_TOKENS", "hush-hush"))
 	if !errors.Is(err, boot.ErrConfig) {

@@ -269,7 +269,7 @@ func TestRefusals(t *testing.T) {
 		cfg  devbroker.Config
 		want string
 	}{
-		{"every interface", devbroker.Config{Kafka: "0.0.0.0:0", Registry: "127.0.0.1:0"}, "127.0.0.1 only"},
+		{"every interface", devbroker.Config{Kafka: "[::]:0", Registry: "127.0.0.1:0"}, "127.0.0.1 only"},
 		{"every interface for the registry", devbroker.Config{Kafka: "127.0.0.1:0", Registry: ":0"}, "127.0.0.1 only"},
 		{"no port", devbroker.Config{Kafka: "127.0.0.1", Registry: "127.0.0.1:0"}, "kafka address"},
 		{"a port that is none", devbroker.Config{Kafka: "127.0.0.1:99999", Registry: "127.0.0.1:0"}, "port"},

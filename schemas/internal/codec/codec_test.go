@@ -98,7 +98,7 @@ func TestAppendOneBlock(t *testing.T) {
 	t.Parallel()
 
 	r := schemastest.Rate()
-	r.Rule.Match.Networks = slices.Repeat([]string{"10.0.0.0/8"}, 256)
+	r.Rule.Match.Networks = slices.Repeat([]string{"198.51.100.0/24"}, 256)
 	e, err := codec.NewEncoder(schemas.RulesV1)
 	if err != nil {
 		t.Fatal(err)

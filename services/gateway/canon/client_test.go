@@ -10,7 +10,7 @@ import (
 	"penstock.dev/services/gateway/canon"
 )
 
-var trusted = canon.Proxies{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:ffff::/48")}
+var trusted = canon.Proxies{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8:ffff::/48")}
 
 // TestClient guarantees FC-01: the client is the right-most address that is
 // not a trusted proxy's, only a trusted peer is believed, and what an upstream
@@ -24,18 +24,18 @@ func TestClient(t *testing.T) {
 		client string
 		trail  string
 	}{
-		{"an untrusted peer is the client, whatever it claims", "203.0.113.9", []string{"198.51.100.1"}, "203.0.113.9", "203.0.113.9"},
-		{"a trusted peer is believed about its peer", "10.0.0.2", []string{"192.0.2.77, 203.0.113.9"}, "203.0.113.9", "203.0.113.9 10.0.0.2"},
-		{"garbage beyond the client is no error", "10.0.0.2", []string{"abc, , 203.0.113.9"}, "203.0.113.9", "203.0.113.9 10.0.0.2"},
-		{"garbage before it ends the search at who wrote it", "10.0.0.2", []string{"203.0.113.9, abc, 10.0.0.3"}, "10.0.0.3", "10.0.0.3 10.0.0.2"},
-		{"several trusted proxies are passed", "10.0.0.2", []string{"203.0.113.9, 10.0.0.4", "10.0.0.3"}, "203.0.113.9", "203.0.113.9 10.0.0.4 10.0.0.3 10.0.0.2"},
-		{"an inside client is the farthest", "10.0.0.2", []string{"10.0.0.7"}, "10.0.0.7", "10.0.0.7 10.0.0.2"},
-		{"a trusted peer without the header is the client", "10.0.0.2", nil, "10.0.0.2", "10.0.0.2"},
-		{"ports and brackets are read", "10.0.0.2", []string{"203.0.113.9:4711, [2001:db8:ffff::1]:443"}, "203.0.113.9", "203.0.113.9 2001:db8:ffff::1 10.0.0.2"},
-		{"brackets without a port too", "10.0.0.2", []string{"[2001:db8::1]"}, "2001:db8::1", "2001:db8::1 10.0.0.2"},
-		{"a mapped address is the IPv4 one", "::ffff:10.0.0.2", []string{"::ffff:203.0.113.9"}, "203.0.113.9", "203.0.113.9 10.0.0.2"},
-		{"a zone says nothing", "10.0.0.2", []string{"fe80::1%eth0"}, "fe80::1", "fe80::1 10.0.0.2"},
-		{"an open quote is garbage", "10.0.0.2", []string{`", 203.0.113.9`}, "203.0.113.9", "203.0.113.9 10.0.0.2"},
+		{"an untrusted peer is the client, whatever it claims", "203.0.113.9", []string{"192.0.2.77"}, "203.0.113.9", "203.0.113.9"},
+		{"a trusted peer is believed about its peer", "198.51.100.2", []string{"192.0.2.77, 203.0.113.9"}, "203.0.113.9", "203.0.113.9 198.51.100.2"},
+		{"garbage beyond the client is no error", "198.51.100.2", []string{"abc, , 203.0.113.9"}, "203.0.113.9", "203.0.113.9 198.51.100.2"},
+		{"garbage before it ends the search at who wrote it", "198.51.100.2", []string{"203.0.113.9, abc, 198.51.100.3"}, "198.51.100.3", "198.51.100.3 198.51.100.2"},
+		{"several trusted proxies are passed", "198.51.100.2", []string{"203.0.113.9, 198.51.100.4", "198.51.100.3"}, "203.0.113.9", "203.0.113.9 198.51.100.4 198.51.100.3 198.51.100.2"},
+		{"an inside client is the farthest", "198.51.100.2", []string{"198.51.100.7"}, "198.51.100.7", "198.51.100.7 198.51.100.2"},
+		{"a trusted peer without the header is the client", "198.51.100.2", nil, "198.51.100.2", "198.51.100.2"},
+		{"ports and brackets are read", "198.51.100.2", []string{"203.0.113.9:4711, [2001:db8:ffff::1]:443"}, "203.0.113.9", "203.0.113.9 2001:db8:ffff::1 198.51.100.2"},
+		{"brackets without a port too", "198.51.100.2", []string{"[2001:db8::1]"}, "2001:db8::1", "2001:db8::1 198.51.100.2"},
+		{"a mapped address is the IPv4 one", "::ffff:198.51.100.2", []string{"::ffff:203.0.113.9"}, "203.0.113.9", "203.0.113.9 198.51.100.2"},
+		{"a zone says nothing", "198.51.100.2", []string{"fe80::1%eth0"}, "fe80::1", "fe80::1 198.51.100.2"},
+		{"an open quote is garbage", "198.51.100.2", []string{`", 203.0.113.9`}, "203.0.113.9", "203.0.113.9 198.51.100.2"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -57,20 +57,20 @@ func TestForwarded(t *testing.T) {
 		fields []string
 		client string
 	}{
-		{"one hop", []string{"for=203.0.113.9;proto=https;by=10.0.0.2"}, "203.0.113.9"},
+		{"one hop", []string{"for=203.0.113.9;proto=https;by=198.51.100.2"}, "203.0.113.9"},
 		{"IPv6 is quoted", []string{`proto=https; For="[2001:db8::17]:4711"`}, "2001:db8::17"},
-		{"the right-most untrusted counts", []string{"for=192.0.2.77, for=203.0.113.9", "for=10.0.0.9"}, "203.0.113.9"},
+		{"the right-most untrusted counts", []string{"for=192.0.2.77, for=203.0.113.9", "for=198.51.100.9"}, "203.0.113.9"},
 		{"an open quote of the client does not reach the proxy's part", []string{`for="x, for=203.0.113.9`}, "203.0.113.9"},
-		{"quoted commas separate nothing", []string{`for=192.0.2.1;host="a,for=198.51.100.1"`}, "192.0.2.1"},
-		{"an obfuscated hop ends the search", []string{"for=203.0.113.9, for=_hidden, for=10.0.0.9"}, "10.0.0.9"},
-		{"so does one without for", []string{"for=203.0.113.9, proto=http"}, "10.0.0.2"},
-		{"and one with two", []string{"for=203.0.113.9;for=192.0.2.1"}, "10.0.0.2"},
+		{"quoted commas separate nothing", []string{`for=192.0.2.1;host="a,for=192.0.2.9"`}, "192.0.2.1"},
+		{"an obfuscated hop ends the search", []string{"for=203.0.113.9, for=_hidden, for=198.51.100.9"}, "198.51.100.9"},
+		{"so does one without for", []string{"for=203.0.113.9, proto=http"}, "198.51.100.2"},
+		{"and one with two", []string{"for=203.0.113.9;for=192.0.2.1"}, "198.51.100.2"},
 		{"empty elements are none", []string{"for=203.0.113.9, , "}, "203.0.113.9"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			client, _ := trusted.Client(netip.MustParseAddr("10.0.0.2"), canon.Forwarded(tt.fields))
+			client, _ := trusted.Client(netip.MustParseAddr("198.51.100.2"), canon.Forwarded(tt.fields))
 			if client.String() != tt.client {
 				t.Errorf("client of %q = %v, want %s", tt.fields, client, tt.client)
 			}
@@ -112,7 +112,7 @@ func FuzzClient(f *testing.F) {
 		if client != outside || !slices.Equal(trail, []netip.Addr{outside}) {
 			t.Fatalf("untrusted %q made the client %v, trail %v", claim, client, trail)
 		}
-		peer := netip.MustParseAddr("10.0.0.2")
+		peer := netip.MustParseAddr("198.51.100.2")
 		want := []netip.Addr{outside, peer}
 		if client, trail = trusted.Client(peer, canon.ForwardedFor([]string{claim + ", 203.0.113.9"})); client != outside || !slices.Equal(trail, want) {
 			t.Fatalf("X-Forwarded-For claim %q made the client %v, trail %v", claim, client, trail)

@@ -15,7 +15,7 @@ import (
 	"penstock.dev/services/internal/rule"
 )
 
-var inside = proxyapi.Config{Trusted: canon.Proxies{netip.MustParsePrefix("10.0.0.0/8")}}
+var inside = proxyapi.Config{Trusted: canon.Proxies{netip.MustParsePrefix("198.51.100.0/24")}}
 
 // TestFC01 guarantees that a forged forwarding header hands out no fresh
 // counters: the client is the right-most address that is not a trusted
@@ -28,7 +28,7 @@ func TestFC01(t *testing.T) {
 
 	var got []int
 	for i := range 20 {
-		w := g.send("203.0.113.9", "GET", "/export/", "X-Forwarded-For", fmt.Sprintf("198.51.100.%d", i+1))
+		w := g.send("203.0.113.9", "GET", "/export/", "X-Forwarded-For", fmt.Sprintf("192.0.2.%d", i+1))
 		got = append(got, w.Code)
 		if w.Code == http.StatusOK && echoed(t, w).Header.Get("X-Forwarded-For") != "203.0.113.9" {
 			t.Errorf("the upstream was told %q", echoed(t, w).Header.Get("X-Forwarded-For"))
@@ -38,15 +38,15 @@ func TestFC01(t *testing.T) {
 		t.Errorf("answered %v, want %v", got, want)
 	}
 	for _, list := range []string{"192.0.2.77, 203.0.113.9", "abc, , 203.0.113.9"} {
-		if w := g.send("10.0.0.2", "GET", "/export/", "X-Forwarded-For", list); w.Code != 429 {
+		if w := g.send("198.51.100.2", "GET", "/export/", "X-Forwarded-For", list); w.Code != 429 {
 			t.Errorf("X-Forwarded-For %q from a trusted peer: %d, want 429 as the same client", list, w.Code)
 		}
 	}
 	if n := g.counters(); n != 1 {
 		t.Errorf("%d counters, want 1", n)
 	}
-	w := g.send("10.0.0.2", "GET", "/export/", "X-Forwarded-For", "192.0.2.77, 203.0.113.10")
-	if got := echoed(t, w).Header.Get("X-Forwarded-For"); got != "203.0.113.10, 10.0.0.2" {
+	w := g.send("198.51.100.2", "GET", "/export/", "X-Forwarded-For", "192.0.2.77, 203.0.113.10")
+	if got := echoed(t, w).Header.Get("X-Forwarded-For"); got != "203.0.113.10, 198.51.100.2" {
 		t.Errorf("the upstream was told %q, want the client and the proxies that were passed", got)
 	}
 }

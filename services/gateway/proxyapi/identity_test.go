@@ -153,8 +153,8 @@ func TestHeaders(t *testing.T) {
 		t.Errorf("target %s, host %s; want the upstream's own host", e.Target, e.Host)
 	}
 	for _, tt := range []struct{ peer, proto, host, wantProto, wantHost string }{
-		{"10.0.0.2", "gopher, https", "a.example, b.example", "https", "b.example"},
-		{"10.0.0.2", "gopher", "", "http", "example.com"},
+		{"198.51.100.2", "gopher, https", "a.example, b.example", "https", "b.example"},
+		{"198.51.100.2", "gopher", "", "http", "example.com"},
 		{"203.0.113.9", "https", "b.example", "http", "example.com"},
 	} {
 		e := echoed(t, g.send(tt.peer, "GET", "/up/", "X-Forwarded-Proto", tt.proto, "X-Forwarded-Host", tt.host))
@@ -170,8 +170,8 @@ func TestForwardedHeader(t *testing.T) {
 	t.Parallel()
 	g := newGate(t, proxyapi.Config{Trusted: inside.Trusted, Forwarded: true})
 	g.service("up", newEcho(t).URL, nil)
-	e := echoed(t, g.send("10.0.0.2", "GET", "/up/", "Forwarded", "for=192.0.2.77, for=203.0.113.9;proto=https", "X-Forwarded-For", "198.51.100.1"))
-	if got := e.Header.Get("X-Forwarded-For"); got != "203.0.113.9, 10.0.0.2" {
+	e := echoed(t, g.send("198.51.100.2", "GET", "/up/", "Forwarded", "for=192.0.2.77, for=203.0.113.9;proto=https", "X-Forwarded-For", "192.0.2.9"))
+	if got := e.Header.Get("X-Forwarded-For"); got != "203.0.113.9, 198.51.100.2" {
 		t.Errorf("the upstream was told %q", got)
 	}
 }

@@ -73,7 +73,7 @@ func TestValidateAccepts(t *testing.T) {
 		{"a fixed cost of 2^53-1", rate(func(r *rule.Rule) { r.Cost = units(1<<53 - 1) })},
 		{"the least priority", rate(func(r *rule.Rule) { r.Priority = -1_000_000 })},
 		{"the longest id and meter", rate(func(r *rule.Rule) { r.ID, r.Meter = strings.Repeat("~", 128), strings.Repeat("-", 64) })},
-		{"256 networks", rate(func(r *rule.Rule) { r.Match.Networks = slices.Repeat(nets("10.0.0.0/8"), 256) })},
+		{"256 networks", rate(func(r *rule.Rule) { r.Match.Networks = slices.Repeat(nets("198.51.100.0/24"), 256) })},
 		{"every address there is", rate(func(r *rule.Rule) { r.Match.Networks = nets("0.0.0.0/0", "::/0") })},
 		{"a user that no catalogue has", rate(func(r *rule.Rule) { r.Match.User = "ünïcode ☃" })},
 		{"valid for a microsecond", rate(func(r *rule.Rule) { r.ValidFrom, r.ValidTo = t0, t0.Add(time.Microsecond) })},
@@ -166,9 +166,9 @@ func TestValidateRefuses(t *testing.T) {
 		{"a user with a zero byte", rate(func(r *rule.Rule) { r.Match.User = "a\x00" }), "match.user", "control"},
 		{"an endpoint that is no id", rate(func(r *rule.Rule) { r.Match.Endpoint = "a b" }), "match.endpoint", "A-Z"},
 		{"a network that is none", rate(func(r *rule.Rule) { r.Match.Networks = make([]netip.Prefix, 1) }), "match.networks[0]", "CIDR"},
-		{"a network with host bits", rate(func(r *rule.Rule) { r.Match.Networks = nets("10.0.0.0/8", "203.0.113.9/24") }), "match.networks[1]", "203.0.113.0/24"},
-		{"an IPv4 network in IPv6", rate(func(r *rule.Rule) { r.Match.Networks = nets("::ffff:10.0.0.0/104") }), "match.networks[0]", "IPv4"},
-		{"257 networks", rate(func(r *rule.Rule) { r.Match.Networks = slices.Repeat(nets("10.0.0.0/8"), 257) }), "match.networks", "256"},
+		{"a network with host bits", rate(func(r *rule.Rule) { r.Match.Networks = nets("198.51.100.0/24", "203.0.113.9/24") }), "match.networks[1]", "203.0.113.0/24"},
+		{"an IPv4 network in IPv6", rate(func(r *rule.Rule) { r.Match.Networks = nets("::ffff:198.51.100.0/120") }), "match.networks[0]", "IPv4"},
+		{"257 networks", rate(func(r *rule.Rule) { r.Match.Networks = slices.Repeat(nets("198.51.100.0/24"), 257) }), "match.networks", "256"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

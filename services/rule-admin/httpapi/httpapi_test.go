@@ -597,9 +597,9 @@ func TestFailure(t *testing.T) {
 	if e := f.want(500, f.do("GET", "/v1/rules", "")); strings.Contains(string(e.body), "hunter2") || e.problem(t).Code != "internal" {
 		t.Errorf("told %s", e.body)
 	}
-	store.Fail(fmt.Errorf("read: %w: dial tcp 10.0.0.7: refused", catalog.ErrUnavailable))
+	store.Fail(fmt.Errorf("read: %w: dial tcp 198.51.100.7: refused", catalog.ErrUnavailable))
 	e := f.want(503, f.do("PUT", "/v1/tenants/a", `{}`))
-	if e.header.Get("Retry-After") != "1" || strings.Contains(string(e.body), "10.0.0.7") || e.problem(t).Code != "store-unavailable" {
+	if e.header.Get("Retry-After") != "1" || strings.Contains(string(e.body), "198.51.100.7") || e.problem(t).Code != "store-unavailable" {
 		t.Errorf("Retry-After %q, %s", e.header.Get("Retry-After"), e.body)
 	}
 	const perhaps = "may have been made"

@@ -185,7 +185,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"-nonsense"}, 2, "-nonsense"},
 		{[]string{"extra"}, 2, "extra"},
 		{[]string{"-compatibility", "SOMETIMES"}, 2, "SOMETIMES"},
-		{[]string{"-kafka", "0.0.0.0:0"}, 1, "127.0.0.1 only"},
+		{[]string{"-kafka", "[::]:0"}, 1, "127.0.0.1 only"},
 		{[]string{"-help"}, 0, "-compact-every"},
 	} {
 		var out bytes.Buffer
