@@ -370,7 +370,7 @@ func FuzzAppend(f *testing.F) {
 	f.Add("\"\\\b\f\n\r\t", "\xed\xa0\x80", []byte("\xc3"), int64(math.MaxInt64), int64(-1))
 	f.Fuzz(func(t *testing.T, tenant, user string, key []byte, n, at int64) {
 		if at < -62135596800_000000 || at > 253402300799_999999 {
-			t.Skip("not of the years 1 to 9999")
+			return // not of the years 1 to 9999
 		}
 		const exact = 1<<53 - 1
 		if n < -exact || n > exact {

@@ -415,7 +415,7 @@ func FuzzRead(f *testing.F) {
 	f.Add(seed[:40], uint16(0), byte(0))
 	f.Fuzz(func(t *testing.T, b []byte, at uint16, flip byte) {
 		if len(b) > 1<<20 {
-			t.Skip("larger than a file gets")
+			return // larger than a file gets
 		}
 		b = slices.Clone(b)
 		if int(at) < len(b) {
