@@ -39,7 +39,7 @@ func TestThreeNodesOneKilled(t *testing.T) {
 	s.put("tenants", churned, estate.Object{"name": "Churn"})
 	const rules = 10
 	victim := cluster.Nodes[2]
-	c := s.load(churned, 4, 2*time.Millisecond, func() {
+	c := s.load(churned, 4, 2*time.Millisecond, func(c *caller) {
 		for i := range rules {
 			id, rule := ruleOf(i, int64(1000+i))
 			s.put("rules", id, rule)
@@ -53,7 +53,7 @@ func TestThreeNodesOneKilled(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			<-time.After(500 * time.Millisecond)
+			c.more(s, 200)
 		}
 	})
 	s.agree(rules)

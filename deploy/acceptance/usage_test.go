@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -165,15 +166,47 @@ func (c *caller) call(ctx context.Context, s system, gateway int, tenant string,
 	}
 }
 
-// load calls from some callers at once for a time, during which do runs.
-func (s system) load(tenant string, callers int, pause time.Duration, do func()) *caller {
+// answered is a copy of the answers so far.
+func (c *caller) answered() map[string]decision {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.given)
+}
+
+// more waits until n more decisions were answered.
+func (c *caller) more(s system, n int) {
+	s.Helper()
+	want := len(c.answered()) + n
+	s.within(30*time.Second, fmt.Sprintf("%d more decisions", n), func() error {
+		if got := len(c.answered()); got < want {
+			return fmt.Errorf("%d are missing", want-got)
+		}
+		return nil
+	})
+}
+
+// spoolGrows waits until a gateway has written more to disk than it has now.
+func (s system) spoolGrows(base string) {
+	s.Helper()
+	const name = "penstock_gateway_usage_spool_bytes"
+	before := s.metric(base, name)
+	s.within(20*time.Second, "a gateway to spool", func() error {
+		if s.metric(base, name) <= before {
+			return fmt.Errorf("%.0f bytes are on disk, as before", before)
+		}
+		return nil
+	})
+}
+
+// load calls from some callers at once while do runs.
+func (s system) load(tenant string, callers int, pause time.Duration, do func(*caller)) *caller {
 	c := &caller{given: map[string]decision{}}
 	ctx, stop := context.WithCancel(s.Context())
 	var wg sync.WaitGroup
 	for w := range callers {
 		wg.Go(func() { c.call(ctx, s, w%len(s.gateways()), tenant, pause) })
 	}
-	do()
+	do(c)
 	stop()
 	wg.Wait()
 	return c
@@ -211,7 +244,8 @@ func TestEveryDecisionIsOnUsage(t *testing.T) {
 	s.enforced(estate.Object{"tenant": tenant}, quota, 150)
 	secret := s.key(tenant)
 
-	c := s.load(tenant, 4, time.Millisecond, func() {
+	c := s.load(tenant, 4, time.Millisecond, func(c *caller) {
+		c.more(s, 200)
 		for range 20 {
 			s.send(http.MethodPost, s.Env["GATEWAY_URL"]+"/payments/v1/pay", "", "X-API-Key", secret)
 		}
@@ -245,22 +279,18 @@ func TestUsageWaitsForKafka(t *testing.T) {
 	s := own(t, estate.Options{Gateways: 2})
 	s.put("tenants", churned, estate.Object{"name": "Churn"})
 	broker := s.Process(estate.Kafka)
-	c := s.load(churned, 4, 2*time.Millisecond, func() {
-		<-time.After(time.Second)
+	c := s.load(churned, 4, 2*time.Millisecond, func(c *caller) {
+		c.more(s, 500)
 		if err := broker.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		s.within(20*time.Second, "a gateway to spool", func() error {
-			if s.metric(s.Env["GATEWAY_METRICS_URL"], "penstock_gateway_usage_spool_bytes") == 0 {
-				return errors.New("nothing is on disk")
-			}
-			return nil
-		})
-		<-time.After(time.Second)
+		s.spoolGrows(s.Env["GATEWAY_METRICS_URL"])
+		s.spoolGrows(s.Env["GATEWAY_METRICS_URL_2"])
+		c.more(s, 500)
 		if err := broker.Restart(s.Context()); err != nil {
 			t.Fatal(err)
 		}
-		<-time.After(time.Second)
+		c.more(s, 500)
 	})
 	s.equal(c.given, s.recorded(churned, c.given), 0)
 	for _, base := range []string{"GATEWAY_METRICS_URL", "GATEWAY_METRICS_URL_2"} {
@@ -271,28 +301,32 @@ func TestUsageWaitsForKafka(t *testing.T) {
 }
 
 // TestSpoolSurvivesAKill guarantees that what a gateway has spooled while Kafka
-// is away is sent by its next run, when it is killed meanwhile: only the last
-// tenth of a second may be missing, and the run's own numbers show it.
+// is away is sent by its next run, when it is killed in the middle of it: of what
+// it answered, only what was younger than its last write may be missing.
 func TestSpoolSurvivesAKill(t *testing.T) {
 	s := own(t, estate.Options{})
 	s.put("tenants", churned, estate.Object{"name": "Churn"})
 	broker, gateway := s.Process(estate.Kafka), s.Process(estate.Gateway)
-	kept := map[string]decision{}
-	c := s.load(churned, 4, 2*time.Millisecond, func() {
-		<-time.After(500 * time.Millisecond)
+	var kept map[string]decision
+	c := s.load(churned, 4, 2*time.Millisecond, func(c *caller) {
+		c.more(s, 200)
 		if err := broker.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		<-time.After(4 * time.Second)
+		s.spoolGrows(s.Env["GATEWAY_METRICS_URL"])
+		c.more(s, 1000)
+		kept = c.answered()
+		for range 2 { // the first write may have begun before
+			s.spoolGrows(s.Env["GATEWAY_METRICS_URL"])
+		}
+		if err := gateway.Kill(); err != nil {
+			t.Fatal(err)
+		}
 	})
-	for id, d := range c.given {
-		kept[id] = d
-	}
-	<-time.After(500 * time.Millisecond) // nothing is younger than that when it is killed
-	if err := errors.Join(gateway.Kill(), broker.Restart(s.Context()), gateway.Restart(s.Context())); err != nil {
+	if err := errors.Join(broker.Restart(s.Context()), gateway.Restart(s.Context())); err != nil {
 		t.Fatal(err)
 	}
-	s.equal(kept, s.recorded(churned, kept), 0)
+	s.equal(kept, s.recorded(churned, kept), int(c.sent.Load())-len(kept))
 }
 
 // TestGatewayEndsWithoutLoss guarantees case FC-34 of a whole process: a
@@ -302,8 +336,8 @@ func TestGatewayEndsWithoutLoss(t *testing.T) {
 	s := own(t, estate.Options{})
 	s.put("tenants", churned, estate.Object{"name": "Churn"})
 	gateway := s.Process(estate.Gateway)
-	c := s.load(churned, 8, time.Millisecond, func() {
-		<-time.After(time.Second)
+	c := s.load(churned, 8, time.Millisecond, func(c *caller) {
+		c.more(s, 500)
 		if err := gateway.Stop(s.Context()); err != nil {
 			t.Error(err)
 		}
