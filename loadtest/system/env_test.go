@@ -40,7 +40,7 @@ func TestLoadStaysOnThisMachine(t *testing.T) {
 		"localhost:9092,127.0.0.1:9093":           true,
 		"postgres://u:p@127.0.0.2:5432/db?x=y":    true,
 		"127.0.0.1:9092,kafka.example.org:9092":   false,
-		"http://198.51.100.1:18000":                   false,
+		"http://198.51.100.1:18000":               false,
 		"http://127.0.0.1.example.org:80":         false,
 		"postgres://127.0.0.1@db.example.org:1/x": false,
 		"no address at all, and no port":          false,
