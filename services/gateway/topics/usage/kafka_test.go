@@ -104,7 +104,8 @@ func TestFC34OverKafka(t *testing.T) {
 		if err := r.stop(); !errors.Is(err, context.Canceled) {
 			t.Errorf("Run = %v", err)
 		}
-		exactly(t, stored(t, b), queued)
+		events, _ := distinct(t, stored(t, b)) // the broker may resume just as a batch is given up and goes to disk
+		exactly(t, events, queued)
 	})
 	t.Run("the broker never resumes", func(t *testing.T) {
 		t.Parallel()
