@@ -40,9 +40,12 @@ func (id Identity) Canonical() Identity {
 	switch id.Kind {
 	case rule.Rate:
 		c.Algorithm, c.Window = id.Algorithm, id.Window.Truncate(time.Microsecond)
-	case rule.Quota:
+	case rule.Quota, rule.Wallet:
+		if id.Unit == "" {
+			break // a prepaid wallet has no period
+		}
 		c.Unit, c.Count, c.Start = id.Unit, id.Count, time.UnixMicro(id.Start.UnixMicro()).UTC()
-	case rule.Wallet, rule.Block:
+	case rule.Block:
 	}
 	return c
 }

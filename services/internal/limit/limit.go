@@ -38,9 +38,9 @@ type Identity struct {
 	Algorithm rule.Algorithm // of a rate
 	Window    time.Duration  // of a rate
 
-	Unit  period.Unit // of a quota
-	Count int         // of a quota
-	Start time.Time   // of a quota: the period's first instant
+	Unit  period.Unit // of a quota or a renewable wallet, as are the next two; zero for a prepaid one
+	Count int
+	Start time.Time // the period's first instant
 }
 
 // A Charge asks one counter for units.
@@ -50,15 +50,30 @@ type Charge struct {
 	Cost      int64 // units, 0 to rule.Unlimited; 0 changes nothing
 	Soft      bool  // charges and reports, never refuses
 
-	Limit  int64         // units per window or period
-	Window time.Duration // of a rate
-	Burst  int64         // capacity of a bucket, units
-	Span   period.Span   // of a quota, by the caller's estimate of the store's clock
+	Limit    int64         // units per window or period; of a prepaid wallet, all that was ever granted
+	Window   time.Duration // of a rate
+	Burst    int64         // capacity of a bucket, units
+	MaxDelay time.Duration // of a leaky bucket as a queue: the longest wait in it; 0: refuse instead
+	Span     period.Span   // of a quota or a renewable wallet, by the caller's estimate of the store's clock
+
+	// Floor is the least that a quota's or wallet's counter is known to have
+	// held. A store that holds less has lost something, and takes it over.
+	Floor Totals
+}
+
+// Totals are what a quota or a wallet has come to, in units. Both only rise.
+type Totals struct {
+	Consumed int64
+	Refunded int64
 }
 
 // A Decision is one request's question to the store.
 type Decision struct {
 	Charges []Charge
+
+	// Weigh asks what each charge would come to, and charges nothing. Allowed
+	// says whether all would have passed.
+	Weigh bool
 
 	// Request makes the decision idempotent where it is set: a decision that
 	// charged is answered again, for a day, and charges nothing.
@@ -88,8 +103,9 @@ type Result struct {
 	Remaining  int64         // units that could be spent right now, 0 to the capacity, rounded down
 	RetryAfter time.Duration // zero when Passed; else the shortest wait after which the same cost passes, or Never
 	Reset      time.Duration // until Remaining rises next; of a quota, to the end of the period
-	Consumed   int64         // of a quota, after the decision
-	Refunded   int64         // of a quota, after the decision
+	Delay      time.Duration // of a leaky bucket as a queue that passed: how long the request waits in it
+	Consumed   int64         // of a quota or a wallet, after the decision
+	Refunded   int64         // of a quota or a wallet, after the decision
 }
 
 // An Answer is the store's.
@@ -102,6 +118,11 @@ type Answer struct {
 	// Stale: the store's clock lies outside a charge's Span; nothing was
 	// evaluated but Now. Ask again with spans that contain Now.
 	Stale bool
+
+	// Lost: the store does not vouch for what it holds, because it was emptied
+	// or replaced, and the decision has an enforced quota or wallet. Nothing
+	// was evaluated.
+	Lost bool
 
 	// Replayed: a decision with this request id had charged; DecisionID is
 	// its id and Results are its results, as they were then.

@@ -20,6 +20,8 @@ const (
 	MaxPerSecond = 1_000_000     // units a second
 	MaxCapacity  = 1_000_000_000 // units that may pass at once
 	MaxPriority  = 1_000_000     // and no lower than its negative
+	MaxDelay     = time.Minute   // in the queue of a leaky bucket
+	MaxCondition = 4096          // bytes of a condition
 )
 
 // A Mode says whether a rule cuts.
@@ -68,6 +70,27 @@ const (
 	Closed FailureMode = "closed"
 	Local  FailureMode = "local"
 )
+
+// A WalletMode says whether a wallet renews. NoWallet is every other kind's.
+type WalletMode string
+
+// Prepaid never resets; Renewable starts each period untouched.
+const (
+	NoWallet  WalletMode = "none"
+	Prepaid   WalletMode = "prepaid"
+	Renewable WalletMode = "renewable"
+)
+
+// A Condition is an expression that must hold beside a rule's selectors. It is
+// safe for concurrent use. Package condition compiles them.
+type Condition interface {
+	// Text is the expression as it was written.
+	Text() string
+	// Holds reports whether the expression is true of a request. One that
+	// cannot be evaluated, for it asks for a label that is not there, does not
+	// hold.
+	Holds(q *Request) bool
+}
 
 // A Subject is the set of dimensions that own a counter. The zero Subject is
 // one global counter.
@@ -133,12 +156,15 @@ type Rule struct {
 	Algorithm Algorithm
 	Subject   Subject
 	Match     Match
-	Meter     string // what is counted, e.g. api-calls
+	Condition Condition // nil: none
+	Meter     string    // what is counted, e.g. api-calls
 
 	Limit      int64         // units per window or period; 0 denies, Unlimited never refuses
 	Window     time.Duration // of a rate, whole microseconds
 	Burst      int64         // capacity of a bucket, units
-	Period     *period.Spec  // of a quota
+	MaxDelay   time.Duration // of a leaky bucket as a queue, up to MaxDelay; 0: refuses instead
+	Wallet     WalletMode    // of a wallet
+	Period     *period.Spec  // of a quota or a renewable wallet
 	Former     *period.Former
 	Cost       *int64 // fixed units per request; nil: the decision's or the endpoint's
 	Soft       bool   // reports and charges, never cuts
@@ -161,16 +187,22 @@ type Request struct {
 	Service     string // id
 	Endpoint    string // id
 	Address     netip.Addr
+
+	// The rest is for conditions alone.
+	Method string
+	Path   string // behind the service's prefix
+	Labels map[string]string
+	Cost   int64 // units asked
 }
 
 // Matches reports whether the rule applies to the request at now: it is
-// enabled and valid then, every selector holds, and the request has every
-// dimension of its subject.
+// enabled and valid then, every selector and its condition hold, and the request
+// has every dimension of its subject.
 func (r *Rule) Matches(q *Request, now time.Time) bool {
 	return r.Enabled &&
 		(r.ValidFrom.IsZero() || !now.Before(r.ValidFrom)) &&
 		(r.ValidTo.IsZero() || now.Before(r.ValidTo)) &&
-		r.Match.holds(q) && r.Subject.owned(q)
+		r.Match.holds(q) && r.Subject.owned(q) && (r.Condition == nil || r.Condition.Holds(q))
 }
 
 func (m *Match) holds(q *Request) bool {
