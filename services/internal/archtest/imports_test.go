@@ -25,6 +25,7 @@ var (
 	domains = []string{
 		"services/gateway/canon",
 		"services/gateway/decide",
+		"services/gateway/receipt",
 		"services/outbox-relay/outbox",
 		"services/rule-admin/catalog",
 		"services/usage-indexer/usagedoc",
