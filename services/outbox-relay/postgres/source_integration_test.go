@@ -326,7 +326,10 @@ func TestIntegrationLostSlotLeavesNoHole(t *testing.T) {
 		t.Errorf("a NULL payload became %q, want a tombstone", e.Payload)
 	}
 	stop()
-	f.exec("SELECT pg_drop_replication_slot($1)", f.slot())
+	f.eventually(5*time.Second, "the slot to be let go of", func() bool {
+		_, err := f.db.Exec(t.Context(), "SELECT pg_drop_replication_slot($1)", f.slot())
+		return err == nil
+	})
 	f.insert("rule/5", 5)
 	second := newSink()
 	f.relay(second)
