@@ -246,9 +246,9 @@ var errUnwritten = errors.New("nothing was written")
 var errReply = errors.New("reply cannot be read")
 
 const (
-	replyHead   = 1 + 8   // status, now
-	resultBytes = 1 + 5*8 // passed, remaining, wait, reset, consumed, refunded
-	replayHead  = 16 + 2  // decision id, the note's length
+	replyHead   = 1 + 8      // status, now
+	resultBytes = 1 + 5*8    // passed, remaining, wait, reset, consumed, refunded
+	replayHead  = 16 + 8 + 2 // decision id, when it was made, the note's length
 )
 
 // parseAnswer reads one decision's part of the reply.
@@ -276,7 +276,8 @@ func parseAnswer(reply string, d *limit.Decision) (limit.Answer, error) {
 		}
 		a.Allowed, a.Replayed = true, true
 		copy(a.DecisionID[:], body)
-		note := int(body[16])<<8 | int(body[17])
+		a.Decided = time.UnixMicro(int64(double(body[16:]))).UTC()
+		note := int(body[24])<<8 | int(body[25])
 		if len(body) < replayHead+note {
 			return limit.Answer{}, errReply
 		}

@@ -80,7 +80,7 @@ type State struct {
 type requestKey struct{ tenant, address, id string }
 
 type remembered struct {
-	until       time.Time
+	at, until   time.Time
 	fingerprint [16]byte
 	decision    [16]byte
 	note        []byte
@@ -192,7 +192,10 @@ func (s State) recall(now time.Time, q *Request) (Answer, bool) {
 	case r.fingerprint != q.Fingerprint:
 		return Answer{Now: now, Conflict: true, DecisionID: r.decision}, true
 	default:
-		return Answer{Now: now, Allowed: true, Replayed: true, DecisionID: r.decision, Note: r.note, Results: r.results}, true
+		return Answer{
+			Now: now, Allowed: true, Replayed: true,
+			DecisionID: r.decision, Decided: r.at, Note: r.note, Results: r.results,
+		}, true
 	}
 }
 
@@ -202,7 +205,7 @@ func (s State) remember(now time.Time, q *Request, a *Answer) {
 	}
 	a.DecisionID = q.DecisionID
 	s.requests[q.key()] = remembered{
-		until: now.Add(Remember), fingerprint: q.Fingerprint, decision: q.DecisionID,
+		at: now, until: now.Add(Remember), fingerprint: q.Fingerprint, decision: q.DecisionID,
 		note: append([]byte(nil), q.Note...), results: append([]Result(nil), a.Results...),
 	}
 }

@@ -129,5 +129,6 @@ type Answer struct {
 	Replayed   bool
 	Conflict   bool // the id is known with another fingerprint; nothing was charged
 	DecisionID [16]byte
-	Note       []byte // of a replay: the first decision's
+	Decided    time.Time // of a replay: when the first decision was made, by the store's clock
+	Note       []byte    // of a replay: the first decision's
 }

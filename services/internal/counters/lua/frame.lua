@@ -18,7 +18,8 @@
 --            then doubles: remaining (units), wait (µs, -1 never), reset (µs),
 --            consumed, refunded (units)
 --   S        stale: a span does not contain now; nothing was evaluated
---   R        replayed: decision id (16), note's length (2), note, the charges
+--   R        replayed: decision id (16), when it was made (double), note's
+--            length (2), note, the charges
 --   C        conflict: the first decision's id (16)
 --   V        a value is of a version that this script cannot read
 --   E        the server refuses to write: its message. Nothing was charged
@@ -68,7 +69,8 @@ while at <= size do
   local answer, charged, tainted = nil, false, false
 
   -- A request id that is known is answered again. The value of one is: version,
-  -- fingerprint (16), decision id (16), the note's length (2), note, charges.
+  -- fingerprint (16), decision id (16), when it was made (double), the note's
+  -- length (2), note, charges.
   local known = request > 0 and V[request]
   if known then
     tainted = dirties > 0
@@ -172,7 +174,7 @@ while at <= size do
     answer = (charged and 'A' or allowed and 'a' or 'D') .. clock .. body
     if charged and request > 0 then
       local id, note = A[argument + 1]:sub(1, 16), A[argument + 1]:sub(17)
-      V[request] = pack('>B', VERSION) .. A[argument] .. id .. pack('>H', #note) .. note .. body
+      V[request] = pack('>B', VERSION) .. A[argument] .. id .. clock .. pack('>H', #note) .. note .. body
       requests, asking = requests or {}, asking + 1
       requests[asking] = request
     end
