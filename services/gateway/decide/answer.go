@@ -1,6 +1,8 @@
 package decide
 
 import (
+	"time"
+
 	"penstock.dev/services/internal/limit"
 	"penstock.dev/services/internal/period"
 	"penstock.dev/services/internal/rule"
@@ -29,16 +31,18 @@ func (in *inquiry) uncounted() Decision {
 	return d
 }
 
-// decided is what the store's answer means.
-func (in *inquiry) decided(a *limit.Answer) Decision {
+// decided is what the store's answer means. It is false for a refusal that no
+// rule stands for, which is no answer.
+func (in *inquiry) decided(a *limit.Answer) (Decision, bool) {
 	d := in.passed()
 	if !a.Now.IsZero() {
 		in.at = a.Now
 	}
-	in.results = a.Results
+	in.results, in.charged = a.Results, a.Charged
 	d.Limits = append(in.limits(a.Results), d.Limits...)
 	if a.Allowed {
-		return d
+		d.Delay = in.delay()
+		return d, true
 	}
 	refusing := -1
 	for i, r := range in.winners {
@@ -46,62 +50,56 @@ func (in *inquiry) decided(a *limit.Answer) Decision {
 			refusing = i
 		}
 	}
-	if refusing < 0 { // a refusal that no rule stands for is no answer
-		return in.degraded()
+	if refusing < 0 {
+		return Decision{}, false
 	}
-	d.refuse(in.winners[refusing], in.units(in.winners[refusing]), &a.Results[refusing])
-	return d
+	d.refuse(in.winners[refusing], in.units(in.winners[refusing]), a.Results[refusing].RetryAfter)
+	return d, true
 }
 
-// refuse turns d into a refusal by r of so many units.
-func (d *Decision) refuse(r *rule.Rule, units int64, got *limit.Result) {
+// delay is how long the request waits in the queues that it is in.
+func (in *inquiry) delay() (longest time.Duration) {
+	for i, r := range in.winners {
+		if cuts(r) {
+			longest = max(longest, in.results[i].Delay)
+		}
+	}
+	return longest
+}
+
+// refuse turns d into a refusal by r of so many units, with the wait that may
+// help.
+func (d *Decision) refuse(r *rule.Rule, units int64, wait time.Duration) {
 	d.Outcome, d.Status, d.RuleID = Deny, statusTooMany, r.ID
 	switch {
-	case units > r.Capacity():
+	case exceeds(r, units):
 		d.Code = CostExceedsLimit
 		return
 	case r.Kind == rule.Rate:
 		d.Code = RateLimited
+	case r.Kind == rule.Wallet:
+		d.Code = WalletEmpty
 	default:
 		d.Code = QuotaExceeded
 	}
-	if got.RetryAfter != limit.Never {
-		d.CanRetry, d.RetryAfter = true, got.RetryAfter
+	if wait != limit.Never {
+		d.CanRetry, d.RetryAfter = true, wait
 	}
 }
+
+// exceeds reports whether units can never pass, whatever was used. A wallet
+// that has something left passes any.
+func exceeds(r *rule.Rule, units int64) bool { return r.Kind != rule.Wallet && units > r.Capacity() }
 
 // cuts reports whether a rule can refuse a request.
 func cuts(r *rule.Rule) bool { return r.Mode == rule.Enforce && !r.Soft }
-
-// degraded is the answer when the store did not decide. What can never pass is
-// refused even then; else one closed rule closes, and otherwise the request
-// passes uncounted. A rule that never refuses closes nothing.
-func (in *inquiry) degraded() Decision {
-	d := in.passed()
-	d.Degraded, in.results = true, nil
-	var closed *rule.Rule
-	for _, r := range in.winners {
-		switch units := in.units(r); {
-		case !cuts(r) || r.Limit == rule.Unlimited:
-		case units > r.Capacity():
-			d.refuse(r, units, nil)
-			return d
-		case closed == nil && r.OnFailure == rule.Closed:
-			closed = r
-		}
-	}
-	if closed != nil {
-		d.Outcome, d.Status, d.Code, d.RuleID = Deny, statusUnavailable, StoreUnavailable, closed.ID
-		d.CanRetry, d.RetryAfter = true, degradedWait
-	}
-	return d
-}
 
 // limits lists what every winner said.
 func (in *inquiry) limits(results []limit.Result) []Limit {
 	list := make([]Limit, len(in.winners))
 	for i, r := range in.winners {
 		list[i] = terms(r, in.spans[i])
+		list[i].Limit = in.asked.Charges[i].Limit
 		list[i].said(&results[i])
 	}
 	return list
@@ -124,4 +122,7 @@ func terms(r *rule.Rule, span period.Span) Limit {
 func (l *Limit) said(r *limit.Result) {
 	l.Passed, l.Remaining, l.Reset = r.Passed, r.Remaining, r.Reset
 	l.Consumed, l.Refunded = r.Consumed, r.Refunded
+	if l.Kind == rule.Wallet {
+		l.Balance = l.Limit - r.Consumed + r.Refunded
+	}
 }

@@ -1,7 +1,6 @@
 package decide_test
 
 import (
-	"context"
 	"fmt"
 	"runtime"
 	"sync"
@@ -75,7 +74,7 @@ func BenchmarkDecide(b *testing.B) {
 		{Kind: decide.TenantKind, ID: "acme", Version: 3, Object: &decide.Tenant{ID: "acme", Plan: "gold"}},
 		{Kind: decide.EndpointKind, ID: "pay", Version: 4, Object: &decide.EndpointDef{ID: "pay", Service: "payments", Path: "/v1/pay/{id}", Cost: 1}},
 	})
-	s := decide.NewService(book, yes{}, func() time.Time { return t0 }, decide.NewID)
+	s := decide.NewService(book, yes, func() time.Time { return t0 }, decide.NewID, decide.Options{})
 	q := decide.Query{Tenant: "acme", Application: "web", User: "u1", Service: "payments", Method: "POST", Path: "/v1/pay/17"}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -86,13 +85,11 @@ func BenchmarkDecide(b *testing.B) {
 }
 
 // yes is a store that lets everything pass at no cost.
-type yes struct{}
-
-var passes = make([]limit.Result, 2)
-
-func (yes) Decide(context.Context, limit.Decision) (limit.Answer, error) {
+var yes storeFunc = func(limit.Decision) (limit.Answer, error) {
 	return limit.Answer{Allowed: true, Now: t0, Results: passes}, nil
 }
+
+var passes = make([]limit.Result, 2)
 
 // BenchmarkLoad measures filling an empty book with a million overrides, as a
 // replay does.

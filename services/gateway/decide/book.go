@@ -23,8 +23,8 @@ type Change struct {
 	// that it is the newest.
 	Version int64
 
-	// Object is a *Tenant, *Key, *ServiceDef, *EndpointDef or *rule.Rule, by
-	// Kind, and belongs to the book from then on. Nil deletes.
+	// Object is a *Tenant, *Key, *ServiceDef, *EndpointDef, *rule.Rule or
+	// *Wallet, by Kind, and belongs to the book from then on. Nil deletes.
 	Object any
 
 	// Keep makes the version count as seen while what is in force stays. Under
@@ -188,6 +188,8 @@ func (d *draft) add(value any) {
 		d.addEndpoint(v)
 	case *rule.Rule:
 		d.addRule(v)
+	case *Wallet:
+		d.wallets.Set(v.key(), v)
 	}
 }
 
@@ -206,5 +208,7 @@ func (d *draft) remove(value any) {
 		d.removeEndpoint(v)
 	case *rule.Rule:
 		d.removeRule(v)
+	case *Wallet:
+		d.wallets.Delete(v.key())
 	}
 }

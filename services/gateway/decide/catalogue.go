@@ -12,12 +12,13 @@ const (
 	ServiceKind  Kind = "service"
 	EndpointKind Kind = "endpoint"
 	RuleKind     Kind = "rule"
+	WalletKind   Kind = "wallet" // its id is <tenant>:<meter>
 )
 
 // Decides reports whether objects of the kind have a say in decisions.
 func (k Kind) Decides() bool {
 	switch k {
-	case TenantKind, KeyKind, ServiceKind, EndpointKind, RuleKind:
+	case TenantKind, KeyKind, ServiceKind, EndpointKind, RuleKind, WalletKind:
 		return true
 	default:
 		return false
@@ -50,6 +51,19 @@ type FormerPeriod struct {
 	Anchor time.Time
 	Until  time.Time
 }
+
+// A Wallet is what a tenant was granted of a meter. Prepaid wallet rules sell
+// it; one that is not in the catalogue was granted nothing.
+type Wallet struct {
+	Tenant  string
+	Meter   string
+	Granted int64 // units so far, less those that expired
+}
+
+// walletKey is what a wallet is looked up by.
+type walletKey struct{ tenant, meter string }
+
+func (w *Wallet) key() walletKey { return walletKey{w.Tenant, w.Meter} }
 
 // A ServiceDef is a downstream service behind the gate.
 type ServiceDef struct {

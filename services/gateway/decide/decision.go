@@ -15,7 +15,8 @@ var (
 	// ErrRequestIDReused reports a request id that was used for another request
 	// within a day.
 	ErrRequestIDReused = errors.New("request id reused with other dimensions or cost")
-	// ErrCost reports a cost below zero or above rule.Unlimited.
+	// ErrCost reports a cost, or units of a refund, below zero or above
+	// rule.Unlimited.
 	ErrCost = errors.New("cost out of bounds")
 )
 
@@ -33,7 +34,7 @@ type Query struct {
 	Method      string
 	Path        string            // behind the service's prefix
 	Cost        *int64            // units, 0 to rule.Unlimited; 0 peeks; nil: the endpoint's, else 1
-	Labels      map[string]string // for the event, never for matching
+	Labels      map[string]string // for conditions and the event
 }
 
 // An Outcome is what becomes of a request.
@@ -53,6 +54,7 @@ type Code string
 const (
 	RateLimited      Code = "rate-limited"
 	QuotaExceeded    Code = "quota-exceeded"
+	WalletEmpty      Code = "wallet-empty"
 	BlockedByRule    Code = "blocked"
 	StoreUnavailable Code = "store-unavailable"
 	CostExceedsLimit Code = "cost-exceeds-limit" // no wait helps
@@ -68,6 +70,7 @@ type Decision struct {
 	RuleID       string        // the rule that refused; empty when allowed
 	RetryAfter   time.Duration // the shortest wait after which the same request may pass; meaningful when CanRetry
 	CanRetry     bool          // false when allowed, or when no wait helps
+	Delay        time.Duration // how long an allowed request is to wait before it goes on: the longest of its queues
 	Degraded     bool          // the store did not decide
 	Cost         int64         // units asked for; a rule of fixed cost charges its own
 	RulesVersion int64         // revision of the rules that decided
@@ -75,7 +78,8 @@ type Decision struct {
 	Replayed     bool          // a decision with this request id had charged; this is its answer
 	Peek         bool          // asked with cost 0: nothing was charged
 
-	basis *inquiry // what Usage tells of
+	basis *inquiry // what Usage and Receipt tell of
+	first *Receipt // of a replay: what the first decision charged; nil: nothing, or it is not known
 }
 
 // A Limit is what one rule said about a request.
@@ -86,16 +90,17 @@ type Limit struct {
 	Meter     string
 	Mode      rule.Mode
 	Soft      bool          // never refuses
-	Limit     int64         // units per window or period
+	Limit     int64         // units per window or period; of a prepaid wallet, all that was ever granted
 	Remaining int64         // units that could be spent right now, rounded down
-	Reset     time.Duration // until Remaining rises next; of a quota, to the end of its period
-	Window    time.Duration // of a rate, its window; of a quota, the length of its period
+	Reset     time.Duration // until Remaining rises next; of a quota, to the end of its period; 0 for a prepaid wallet
+	Window    time.Duration // of a rate, its window; of a quota or a renewable wallet, the length of its period
 	Passed    bool          // whether this rule alone would let the request pass
 
-	Consumed    int64     // of a quota, after the decision
-	Refunded    int64     // of a quota, after the decision
-	PeriodStart time.Time // of a quota
-	PeriodEnd   time.Time // of a quota, exclusive
+	Consumed    int64     // of a quota or a wallet, after the decision
+	Refunded    int64     // of a quota or a wallet, after the decision
+	Balance     int64     // of a wallet, after the decision: Limit less what was consumed and not refunded; may be negative
+	PeriodStart time.Time // of a quota or a renewable wallet
+	PeriodEnd   time.Time // of a quota or a renewable wallet, exclusive
 }
 
 // Tightest returns the limit that is reached first: of the enforced rules, the
@@ -125,9 +130,15 @@ func (l *Limit) tighter(o *Limit) bool {
 	}
 }
 
-// A Store keeps the counters. Decide evaluates every charge of d in one atomic
-// step; an error means that the store did not decide, and that it is unknown
-// whether anything was charged.
+// A Store keeps the counters. An error means that it did not decide, and that
+// it is unknown whether anything was charged.
 type Store interface {
+	// Decide evaluates every charge of d in one atomic step.
 	Decide(ctx context.Context, d limit.Decision) (limit.Answer, error)
+	// DecideAll is Decide of each, in order, in as few calls as can be. Both
+	// results are as long as the decisions.
+	DecideAll(ctx context.Context, decisions []limit.Decision) ([]limit.Answer, []error)
+	// Correct gives back, or charges the rest of, what a decision charged. It
+	// is safe to call again after an error: c is made once.
+	Correct(ctx context.Context, c limit.Correction) (limit.CorrectionAnswer, error)
 }

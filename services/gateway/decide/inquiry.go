@@ -38,6 +38,7 @@ type inquiry struct {
 	at      time.Time      // when it was decided, by the store's clock or the best estimate of it
 	asked   limit.Decision // what the store was asked last; its charges are the winners'
 	results []limit.Result // what it said of them; nil: it did not decide
+	charged bool           // it charged something
 }
 
 // newInquiry looks up what the catalogue adds to a query.
@@ -46,6 +47,7 @@ func newInquiry(rules *Snapshot, q *Query, id [16]byte) *inquiry {
 	in.request = rule.Request{
 		Tenant: q.Tenant, Plan: in.tenant.Plan, Application: q.Application, User: q.User, APIKey: q.APIKey,
 		Service: q.Service, Endpoint: q.Endpoint, Address: plain(q.Address),
+		Method: q.Method, Path: q.Path, Labels: q.Labels,
 	}
 	if e := rules.endpointOf(q); e != nil {
 		in.endpoint = e
@@ -58,6 +60,7 @@ func newInquiry(rules *Snapshot, q *Query, id [16]byte) *inquiry {
 		in.cost = *q.Cost
 		in.peek = in.cost == 0
 	}
+	in.request.Cost = in.cost
 	return in
 }
 
@@ -113,6 +116,15 @@ func (in *inquiry) units(r *rule.Rule) int64 {
 	return in.cost
 }
 
+// limitOf is how many units a rule sells: of a prepaid wallet, all that was
+// ever granted.
+func (in *inquiry) limitOf(r *rule.Rule) int64 {
+	if r.Wallet == rule.Prepaid {
+		return in.rules.granted(in.request.Tenant, r.Meter)
+	}
+	return r.Limit
+}
+
 // question is what the store is asked, in the periods that run at a time by its
 // clock.
 func (in *inquiry) question(at time.Time) limit.Decision {
@@ -123,7 +135,7 @@ func (in *inquiry) question(at time.Time) limit.Decision {
 		c := &d.Charges[i]
 		*c = limit.Charge{
 			Algorithm: r.Algorithm, Cost: in.units(r), Soft: r.Soft,
-			Limit: r.Limit, Window: r.Window, Burst: r.Burst,
+			Limit: in.limitOf(r), Window: r.Window, Burst: r.Burst, MaxDelay: r.MaxDelay,
 			Counter: limit.Identity{
 				Shadow: r.Mode == rule.Shadow, Kind: r.Kind, Subject: r.Subject,
 				Tenant: in.request.Tenant, Application: in.request.Application,
@@ -144,11 +156,11 @@ func (in *inquiry) question(at time.Time) limit.Decision {
 		}
 		c.Counter = c.Counter.Canonical()
 	}
-	if in.remembers() {
-		d.Request = in.remember(address)
-	}
 	in.asked = d
-	return d
+	if in.remembers() {
+		in.asked.Request = in.remember(address)
+	}
+	return in.asked
 }
 
 // network is a client's address as counters name it.

@@ -9,13 +9,14 @@ import (
 )
 
 // noteFormat is the first byte of a note. Another one is not read.
-const noteFormat = 1
+const noteFormat = 2
 
 // A note is what a replay needs beside the store's results, because the rules
-// may be others by then: the terms of each limit, in the order of the charges.
+// may be others by then: the terms of each limit, in the order of the charges,
+// and what else its receipt says.
 type note struct {
 	cost, revision int64
-	limits         []Limit
+	ticket
 }
 
 // note returns the note of a decision, nil when it is too long to be kept.
@@ -23,53 +24,40 @@ func (in *inquiry) note() []byte {
 	b := append(make([]byte, 0, 512), noteFormat)
 	b = binary.AppendVarint(b, in.cost)
 	b = binary.AppendVarint(b, in.rules.revision)
-	b = binary.AppendVarint(b, int64(len(in.winners)))
-	for i, r := range in.winners {
-		l := terms(r, in.spans[i])
-		for _, s := range [...]string{l.RuleID, string(l.Kind), string(l.Algorithm), l.Meter, string(l.Mode)} {
-			b = appendText(b, s)
-		}
-		soft := int64(0)
-		if l.Soft {
-			soft = 1
-		}
-		start, end := int64(0), int64(0)
-		if r.Period != nil {
-			start, end = l.PeriodStart.UnixMicro(), l.PeriodEnd.UnixMicro()
-		}
-		for _, n := range [...]int64{soft, l.Limit, int64(l.Window), start, end} {
-			b = binary.AppendVarint(b, n)
-		}
-	}
-	if len(b) > limit.MaxNote {
+	t := in.ticket()
+	if b = t.append(b); len(b) > limit.MaxNote {
 		return nil
 	}
 	return b
 }
 
-// readNote is the opposite of inquiry.note.
-func readNote(b []byte) (n note, ok bool) {
+// readNote is the opposite of inquiry.note. The dimensions are the request's
+// own: another one with the same request id is refused.
+func (in *inquiry) readNote(b []byte) (n note, ok bool) {
 	if len(b) == 0 || b[0] != noteFormat {
 		return note{}, false
 	}
+	q := &in.request
 	r := reader{rest: b[1:]}
 	n.cost, n.revision = r.int(), r.int()
-	for range r.int() {
-		l := Limit{
-			RuleID: r.text(), Kind: rule.Kind(r.text()), Algorithm: rule.Algorithm(r.text()),
-			Meter: r.text(), Mode: rule.Mode(r.text()),
-		}
-		l.Soft = r.int() == 1
-		l.Limit, l.Window = r.int(), time.Duration(r.int())
-		if start, end := r.int(), r.int(); end != 0 {
-			l.PeriodStart, l.PeriodEnd = time.UnixMicro(start).UTC(), time.UnixMicro(end).UTC()
-		}
-		if r.bad {
-			return note{}, false
-		}
-		n.limits = append(n.limits, l)
-	}
+	n.ticket = r.ticket(&identity{tenant: q.Tenant, application: q.Application, user: q.User, key: q.APIKey})
 	return n, !r.bad && len(r.rest) == 0
+}
+
+// terms is the part of a Limit that the rule and its period gave.
+func (c *Charged) terms() Limit {
+	l := Limit{
+		RuleID: c.RuleID, Kind: c.Counter.Kind, Algorithm: c.Algorithm, Meter: c.Counter.Meter, Mode: rule.Enforce,
+		Soft: c.Soft, Limit: c.Limit, Window: c.Window,
+	}
+	if c.Counter.Shadow {
+		l.Mode = rule.Shadow
+	}
+	if c.Counter.Unit != "" {
+		l.PeriodStart, l.PeriodEnd = c.Span.Start, c.Span.End
+		l.Window = c.Span.End.Sub(c.Span.Start)
+	}
+	return l
 }
 
 // appendText appends a string behind its length, so that two texts in a row
@@ -85,23 +73,54 @@ type reader struct {
 	bad  bool
 }
 
+func (r *reader) fail() {
+	r.bad, r.rest = true, nil
+}
+
+func (r *reader) byte() byte {
+	if len(r.rest) == 0 {
+		r.fail()
+		return 0
+	}
+	b := r.rest[0]
+	r.rest = r.rest[1:]
+	return b
+}
+
 func (r *reader) int() int64 {
 	v, n := binary.Varint(r.rest)
 	if n <= 0 {
-		r.bad, r.rest = true, nil
+		r.fail()
 		return 0
 	}
 	r.rest = r.rest[n:]
 	return v
 }
 
-func (r *reader) text() string {
-	size, n := binary.Uvarint(r.rest)
-	if n <= 0 || size > uint64(len(r.rest)-n) {
-		r.bad, r.rest = true, nil
-		return ""
+// micros is a duration of whole microseconds.
+func (r *reader) micros() time.Duration {
+	n := r.int()
+	if n < 0 || n > rule.MaxWindow.Microseconds() {
+		r.fail()
+		return 0
 	}
-	s := string(r.rest[n : n+int(size)])
-	r.rest = r.rest[n+int(size):]
+	return time.Duration(n) * time.Microsecond
+}
+
+// count is how many items follow, each of at least a byte.
+func (r *reader) count() int {
+	v, n := binary.Uvarint(r.rest)
+	if n <= 0 || v > uint64(len(r.rest)-n) {
+		r.fail()
+		return 0
+	}
+	r.rest = r.rest[n:]
+	return int(v)
+}
+
+func (r *reader) text() string {
+	size := r.count()
+	s := string(r.rest[:size])
+	r.rest = r.rest[size:]
 	return s
 }

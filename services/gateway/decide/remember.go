@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"penstock.dev/services/internal/limit"
+	"penstock.dev/services/internal/rule"
 )
 
 // remembers reports whether the request may have been decided before, under
@@ -45,18 +46,26 @@ func (q *Query) fingerprint(address string) (f [16]byte) {
 	return f
 }
 
-// replayed is the answer that a request id had before. A note that cannot be
-// read costs the list of limits, not the answer.
+// replayed is the answer that a request id had before, and its receipt. A note
+// that cannot be read costs the list of limits and the receipt, not the answer.
 func (in *inquiry) replayed(a *limit.Answer) Decision {
 	d := in.passed()
 	d.ID, d.Replayed = a.DecisionID, true
-	n, ok := readNote(a.Note)
-	if !ok || len(n.limits) != len(a.Results) {
+	n, ok := in.readNote(a.Note)
+	if !ok || len(n.charges) != len(a.Results) {
 		return d
 	}
-	for i := range n.limits {
-		n.limits[i].said(&a.Results[i])
+	limits := make([]Limit, len(n.charges))
+	for i := range n.charges {
+		c := &n.charges[i]
+		limits[i] = c.terms()
+		limits[i].said(&a.Results[i])
+		if cut := limits[i].Mode == rule.Enforce && !c.Soft; cut {
+			d.Delay = max(d.Delay, a.Results[i].Delay)
+		}
 	}
-	d.Cost, d.RulesVersion, d.Limits = n.cost, n.revision, append(n.limits, d.Limits...)
+	d.Cost, d.RulesVersion, d.Limits = n.cost, n.revision, append(limits, d.Limits...)
+	first := in.receipt(d.ID, a.Decided, n.cost, n.revision, n.ticket, a.Results)
+	d.first = &first
 	return d
 }

@@ -37,6 +37,20 @@ func (m *modelStore) Decide(_ context.Context, d limit.Decision) (limit.Answer, 
 	return limit.Decide(m.state, m.now, d)
 }
 
+// DecideAll decides one after another.
+func (m *modelStore) DecideAll(ctx context.Context, all []limit.Decision) ([]limit.Answer, []error) {
+	answers, errs := make([]limit.Answer, len(all)), make([]error, len(all))
+	for i := range all {
+		answers[i], errs[i] = m.Decide(ctx, all[i])
+	}
+	return answers, errs
+}
+
+// Correct is not asked of it.
+func (*modelStore) Correct(context.Context, limit.Correction) (limit.CorrectionAnswer, error) {
+	return limit.CorrectionAnswer{}, errors.New("nothing was charged here")
+}
+
 // A gate is a service over the model, whose clock agrees with the gateway's
 // until a test says otherwise.
 type gate struct {
@@ -66,7 +80,7 @@ type rig struct {
 func newRig(t *testing.T, store decide.Store, now func() time.Time, rules ...*rule.Rule) *rig {
 	t.Helper()
 	r := &rig{t: t, book: decide.NewBook()}
-	r.Service = decide.NewService(r.book, store, now, decide.NewID)
+	r.Service = decide.NewService(r.book, store, now, decide.NewID, decide.Options{})
 	for _, v := range rules {
 		r.rule(v)
 	}
@@ -368,16 +382,14 @@ func TestStaleTwice(t *testing.T) {
 
 	book := decide.NewBook()
 	book.Apply([]decide.Change{{Kind: decide.RuleKind, ID: "month", Version: 1, Object: quota("month", 10)}})
-	s := decide.NewService(book, alwaysStale{}, func() time.Time { return t0 }, decide.NewID)
+	s := decide.NewService(book, alwaysStale, func() time.Time { return t0 }, decide.NewID, decide.Options{})
 	d, err := s.Decide(t.Context(), decide.Query{Tenant: "acme"})
 	if err != nil || d.Status != 503 || !d.Degraded {
 		t.Errorf("decision %+v %v, want a degraded 503", d, err)
 	}
 }
 
-type alwaysStale struct{}
-
-func (alwaysStale) Decide(context.Context, limit.Decision) (limit.Answer, error) {
+var alwaysStale storeFunc = func(limit.Decision) (limit.Answer, error) {
 	return limit.Answer{Stale: true, Now: t0}, nil
 }
 

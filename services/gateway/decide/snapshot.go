@@ -23,6 +23,7 @@ type Snapshot struct {
 	deepest   int // segments of the longest path prefix that any service had
 	endpoints trie.Map[string, *EndpointDef]
 	paths     trie.Map[string, *segment] // by service
+	wallets   trie.Map[walletKey, *Wallet]
 	rules     trie.Map[uint64, *bucket]
 	classes   []class
 	ruleCount int
@@ -37,6 +38,7 @@ func newSnapshot() *Snapshot {
 		routes:    trie.New[route, []*ServiceDef](hashOf),
 		endpoints: trie.New[string, *EndpointDef](hashOf),
 		paths:     trie.New[string, *segment](hashOf),
+		wallets:   trie.New[walletKey, *Wallet](hashOf),
 		rules:     trie.New[uint64, *bucket](func(h uint64) uint64 { return h }),
 	}
 }
@@ -58,6 +60,8 @@ func (s *Snapshot) Count(kind Kind) int {
 		return s.endpoints.Len()
 	case RuleKind:
 		return s.ruleCount
+	case WalletKind:
+		return s.wallets.Len()
 	default:
 		return 0
 	}
@@ -76,6 +80,14 @@ func (s *Snapshot) Key(digest [32]byte) (Key, bool) {
 func (s *Snapshot) Tenant(id string) *Tenant {
 	t, _ := s.tenants.Get(id)
 	return t
+}
+
+// granted is what a tenant was granted of a meter.
+func (s *Snapshot) granted(tenant, meter string) int64 {
+	if w, ok := s.wallets.Get(walletKey{tenant, meter}); ok {
+		return w.Granted
+	}
+	return 0
 }
 
 // Service returns a service by its id, nil when it is not in the catalogue.
@@ -97,6 +109,7 @@ type draft struct {
 	endpoints *trie.Editor[string, *EndpointDef]
 	paths     *trie.Editor[string, *segment]
 	stale     map[string]bool // services whose paths are to be made anew
+	wallets   *trie.Editor[walletKey, *Wallet]
 	rules     *trie.Editor[uint64, *bucket]
 	classes   []class
 	regrouped bool // the set of classes has changed
@@ -109,7 +122,7 @@ func newDraft(s *Snapshot, w *writer) *draft {
 		tenants: s.tenants.Edit(), keys: s.keys.Edit(),
 		services: s.services.Edit(), routes: s.routes.Edit(), deepest: s.deepest,
 		endpoints: s.endpoints.Edit(), paths: s.paths.Edit(), stale: map[string]bool{},
-		rules: s.rules.Edit(), classes: s.classes, ruleCount: s.ruleCount,
+		wallets: s.wallets.Edit(), rules: s.rules.Edit(), classes: s.classes, ruleCount: s.ruleCount,
 	}
 }
 
@@ -121,6 +134,6 @@ func (d *draft) snapshot() *Snapshot {
 		tenants: d.tenants.Map(), keys: d.keys.Map(),
 		services: d.services.Map(), routes: d.routes.Map(), deepest: d.deepest,
 		endpoints: d.endpoints.Map(), paths: d.paths.Map(),
-		rules: d.rules.Map(), classes: d.classes, ruleCount: d.ruleCount,
+		wallets: d.wallets.Map(), rules: d.rules.Map(), classes: d.classes, ruleCount: d.ruleCount,
 	}
 }

@@ -21,12 +21,17 @@ const (
 	VerdictDegradedAllow Verdict = "DEGRADED_ALLOW"
 	VerdictDegradedDeny  Verdict = "DEGRADED_DENY"
 	VerdictBlocked       Verdict = "BLOCKED"
+	VerdictRefund        Verdict = "REFUND"
+	VerdictSettle        Verdict = "SETTLE"
 )
 
-// A Usage is what there is to tell of one decision, once. Decision.Usage fills
-// in what the domain knows, and the face that asked the rest.
+// A Usage is what there is to tell of one decision, or of its correction, once.
+// Decision.Usage and Correction.Usage fill in what the domain knows, and the
+// face that asked the rest.
 type Usage struct {
-	ID           [16]byte // of the decision
+	ID           [16]byte // of the event: the decision's, and of a correction one of its own
+	Decision     [16]byte // the decision, or the one that is corrected
+	RefundID     string   // of a refund
 	At           time.Time
 	Verdict      Verdict
 	Tenant       string
@@ -40,17 +45,18 @@ type Usage struct {
 	Method       string
 	RuleID       string // the rule that refused, else the tightest; empty: none
 	Algorithm    rule.Algorithm
-	Cost         int64 // units asked
+	Cost         int64 // units asked; of a refund given back; of a settlement the true cost
 	RulesVersion int64
 
-	Status    int           // what the client is answered; a face may know better than the decision
+	Status    int           // what the client is answered, 0 of a correction; a face may know better than the decision
 	Latency   time.Duration // of the decision; by the face
 	KeyDigest [32]byte      // SHA-256 of the API key that was presented, by the face; zero: none was
 	Upstream  Upstream      // by the face
 	Labels    string        // one JSON object of strings, or empty; by the face
 
-	in      *inquiry
-	allowed bool
+	in       *inquiry
+	allowed  bool
+	counters []Counter // of a correction
 }
 
 // Upstream is what an upstream did with a request. The zero Upstream was not
@@ -65,9 +71,10 @@ type Upstream struct {
 type Counter struct {
 	Rule     *rule.Rule
 	Identity *limit.Identity
-	Span     period.Span
-	Units    int64 // charged; of a degraded pass, owed though nothing was charged
-	Observed bool  // whether the store answered; else the rest is 0
+	Span     period.Span // zero for a prepaid wallet
+	Limit    int64       // units per period; of a prepaid wallet, all that was ever granted
+	Units    int64       // charged, negative when given back; of a degraded pass, owed though nothing was charged
+	Observed bool        // whether the store answered; else the rest is 0
 	Consumed int64
 	Refunded int64
 }
@@ -80,7 +87,7 @@ func (d *Decision) Usage() (Usage, bool) {
 		return Usage{}, false
 	}
 	u := Usage{
-		ID: d.ID, At: in.at, Tenant: in.request.Tenant, Application: in.request.Application, User: in.request.User,
+		ID: d.ID, Decision: d.ID, At: in.at, Tenant: in.request.Tenant, Application: in.request.Application, User: in.request.User,
 		APIKey: in.request.APIKey, Address: in.request.Address,
 		Service: in.request.Service, Endpoint: in.request.Endpoint, Method: in.query.Method,
 		Cost: d.Cost, RulesVersion: d.RulesVersion, Status: d.Status, in: in, allowed: d.Outcome == Allow,
@@ -147,18 +154,18 @@ func (in *inquiry) shadowRefusal() (refusing *rule.Rule) {
 	return refusing
 }
 
-// AppendCounters appends the counters of every quota that applied, refused ones
-// included, by rule id. They are valid as long as u is.
+// AppendCounters appends the counters of every quota and wallet that applied,
+// refused ones included, by rule id. They are valid as long as u is.
 func (u *Usage) AppendCounters(dst []Counter) []Counter {
 	if u.in == nil {
-		return dst
+		return append(dst, u.counters...)
 	}
 	for i, r := range u.in.winners {
 		if r.Kind != rule.Quota && r.Kind != rule.Wallet {
 			continue
 		}
 		charge := &u.in.asked.Charges[i]
-		c := Counter{Rule: r, Identity: &charge.Counter, Span: charge.Span}
+		c := Counter{Rule: r, Identity: &charge.Counter, Span: charge.Span, Limit: charge.Limit}
 		if u.in.results == nil {
 			if u.allowed && r.Mode == rule.Enforce {
 				c.Units = charge.Cost

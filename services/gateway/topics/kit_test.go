@@ -306,7 +306,7 @@ func (r *rig) limits() map[string]int64 {
 // winners asks a book which rules apply to anybody.
 func winners(t testing.TB, book *decide.Book) []decide.Limit {
 	t.Helper()
-	s := decide.NewService(book, passing{}, func() time.Time { return t0 }, decide.NewID)
+	s := decide.NewService(book, passing{}, func() time.Time { return t0 }, decide.NewID, decide.Options{})
 	d, err := s.Decide(context.WithoutCancel(t.Context()), decide.Query{Tenant: "acme"})
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package topics_test
 
 import (
 	"context"
+	"errors"
 
 	"penstock.dev/services/internal/limit"
 )
@@ -15,4 +16,18 @@ func (passing) Decide(_ context.Context, d limit.Decision) (limit.Answer, error)
 		a.Results[i].Passed = true
 	}
 	return a, nil
+}
+
+// DecideAll is the store, one after another.
+func (p passing) DecideAll(ctx context.Context, all []limit.Decision) ([]limit.Answer, []error) {
+	answers, errs := make([]limit.Answer, len(all)), make([]error, len(all))
+	for i := range all {
+		answers[i], errs[i] = p.Decide(ctx, all[i])
+	}
+	return answers, errs
+}
+
+// Correct is the store, which is not asked.
+func (passing) Correct(context.Context, limit.Correction) (limit.CorrectionAnswer, error) {
+	return limit.CorrectionAnswer{}, errors.New("nothing was charged here")
 }

@@ -374,6 +374,20 @@ func (d *desk) Decide(_ context.Context, q limit.Decision) (limit.Answer, error)
 	return limit.Decide(d.state, t0, q)
 }
 
+// DecideAll is the store, one after another.
+func (d *desk) DecideAll(ctx context.Context, all []limit.Decision) ([]limit.Answer, []error) {
+	answers, errs := make([]limit.Answer, len(all)), make([]error, len(all))
+	for i := range all {
+		answers[i], errs[i] = d.Decide(ctx, all[i])
+	}
+	return answers, errs
+}
+
+// Correct is the store, which is not asked.
+func (*desk) Correct(context.Context, limit.Correction) (limit.CorrectionAnswer, error) {
+	return limit.CorrectionAnswer{}, errors.New("nothing was charged here")
+}
+
 func (d *desk) put(kind decide.Kind, id string, object any) {
 	d.n++
 	d.book.Apply([]decide.Change{{Kind: kind, ID: id, Version: d.n, Object: object}})
@@ -403,7 +417,7 @@ func (d *desk) rate(id string, n int64) {
 // told decides and returns what there is to tell.
 func (d *desk) told(q decide.Query) decide.Usage {
 	d.t.Helper()
-	s := decide.NewService(d.book, d, func() time.Time { return t0 }, decide.NewID)
+	s := decide.NewService(d.book, d, func() time.Time { return t0 }, decide.NewID, decide.Options{})
 	answer, err := s.Decide(context.WithoutCancel(d.t.Context()), q)
 	if err != nil {
 		d.t.Fatal(err)
