@@ -72,6 +72,7 @@ type Decision struct {
 	CanRetry     bool          // false when allowed, or when no wait helps
 	Delay        time.Duration // how long an allowed request is to wait before it goes on: the longest of its queues
 	Degraded     bool          // the store did not decide
+	Local        bool          // Degraded, and counted in this process
 	Cost         int64         // units asked for; a rule of fixed cost charges its own
 	RulesVersion int64         // revision of the rules that decided
 	Limits       []Limit       // every winner by rule id, shadow and peek included; none when Degraded

@@ -36,7 +36,7 @@ func (s *Service) degraded(in *inquiry) Decision {
 		d.CanRetry, d.RetryAfter = true, degradedWait
 	case counting:
 		said := s.local.count(in)
-		d.Delay = said.delay
+		d.Delay, d.Local = said.delay, true
 		if said.refusing != nil {
 			d.refuse(said.refusing, in.units(said.refusing), said.wait)
 		}
