@@ -228,7 +228,7 @@ func (s *Snapshot) winners(won []*rule.Rule, q *rule.Request, now time.Time) []*
 		}
 		for _, r := range b.rules {
 			if owns.Has(r.Subject) && valid(r, now) {
-				won, known = contend(won, known, r)
+				won, known = contend(won, known, r, q)
 			}
 		}
 	}
@@ -236,18 +236,22 @@ func (s *Snapshot) winners(won []*rule.Rule, q *rule.Request, now time.Time) []*
 	return won
 }
 
-// contend lets r compete with what has won so far.
-func contend(won []*rule.Rule, known []rule.Group, r *rule.Rule) ([]*rule.Rule, []rule.Group) {
+// contend lets r compete with what has won so far. A condition is looked at
+// last: where r loses all the same, it is not.
+func contend(won []*rule.Rule, known []rule.Group, r *rule.Rule, q *rule.Request) ([]*rule.Rule, []rule.Group) {
 	g := r.Group()
-	for i := range known {
-		if known[i] == g {
-			if r != won[i] && r.Beats(won[i]) {
-				won[i] = r
-			}
-			return won, known
-		}
+	at := slices.Index(known, g)
+	switch {
+	case at >= 0 && (r == won[at] || !r.Beats(won[at])):
+		return won, known
+	case r.Condition != nil && !r.Condition.Holds(q):
+		return won, known
+	case at >= 0:
+		won[at] = r
+		return won, known
+	default:
+		return append(won, r), append(known, g)
 	}
-	return append(won, r), append(known, g)
 }
 
 func byID(a, b *rule.Rule) int {

@@ -59,6 +59,9 @@ type Usage struct {
 	counters []Counter // of a correction
 }
 
+// Corrects reports whether this tells of a refund or a settlement.
+func (u *Usage) Corrects() bool { return u.Verdict == VerdictRefund || u.Verdict == VerdictSettle }
+
 // Upstream is what an upstream did with a request. The zero Upstream was not
 // reached.
 type Upstream struct {

@@ -58,11 +58,14 @@ func (s *scratch) fill(u *decide.Usage, gateway string) (key []byte) {
 	s.text, s.cut = s.text[:0], false
 	e := &s.event
 	*e = usagev1.Event{
-		EventID: u.ID, DecisionID: u.ID, TS: u.At.UnixMicro(), Decision: verdictOf(u.Verdict), Status: int32(status(u.Status)),
+		EventID: u.ID, DecisionID: u.Decision, TS: u.At.UnixMicro(), Decision: verdictOf(u.Verdict), RefundID: u.RefundID,
 		Tenant: u.Tenant, Application: u.Application, User: u.User, APIKey: u.APIKey, ClientAddress: s.address(u),
 		Service: u.Service, Endpoint: u.Endpoint, Method: s.shorten(u.Method, maxMethod), PathTemplate: s.shorten(u.Template, maxTemplate),
 		RuleID: u.RuleID, Algorithm: string(u.Algorithm), Cost: u.Cost, LatencyUS: max(0, u.Latency.Microseconds()),
 		GatewayID: gateway, RulesVersion: u.RulesVersion, LabelsJSON: u.Labels,
+	}
+	if !u.Corrects() {
+		e.Status = int32(status(u.Status))
 	}
 	if u.KeyDigest != [32]byte{} {
 		s.digest = [16]byte(u.KeyDigest[:16])
@@ -109,9 +112,13 @@ func (s *scratch) fillCounters(u *decide.Usage) {
 	s.counters = s.counters[:0]
 	for i := range s.told {
 		c := &s.told[i]
+		start, end := int64(0), int64(0)
+		if !c.Span.End.IsZero() {
+			start, end = c.Span.Start.UnixMicro(), c.Span.End.UnixMicro()
+		}
 		s.counters = append(s.counters, usagev1.Counter{
-			Key: s.key(c), Observed: c.Observed, PeriodStart: c.Span.Start.UnixMicro(), PeriodEnd: c.Span.End.UnixMicro(),
-			Limit: c.Rule.Limit, Units: c.Units, Consumed: c.Consumed, Refunded: min(c.Refunded, c.Consumed),
+			Key: s.key(c), Observed: c.Observed, PeriodStart: start, PeriodEnd: end,
+			Limit: c.Limit, Units: c.Units, Consumed: c.Consumed, Refunded: min(c.Refunded, c.Consumed),
 			Kind: kindOf(c.Rule.Kind), Mode: modeOf(c.Rule.Mode), Soft: c.Rule.Soft, Meter: c.Rule.Meter,
 			RuleID: c.Rule.ID, RuleVersion: c.Rule.Version,
 			ThresholdsPercent: c.Rule.Thresholds.Percent, ThresholdsLeft: c.Rule.Thresholds.Left,
@@ -174,7 +181,7 @@ func (s *scratch) size() int {
 	e := &s.event
 	n := fixed + len(e.Tenant) + len(e.Application) + len(e.User) + len(e.APIKey) + len(e.APIKeyHash) + len(e.ClientAddress) +
 		len(e.Service) + len(e.Endpoint) + len(e.Method) + len(e.PathTemplate) + len(e.RuleID) + len(e.Algorithm) +
-		len(e.GatewayID) + len(e.LabelsJSON)
+		len(e.GatewayID) + len(e.RefundID) + len(e.LabelsJSON)
 	for i := range e.Counters {
 		c := &e.Counters[i]
 		n += each + len(c.Key) + len(c.Meter) + len(c.RuleID) + 5*len(c.ThresholdsPercent) + 10*len(c.ThresholdsLeft)
@@ -204,6 +211,10 @@ func verdictOf(v decide.Verdict) usagev1.Decision {
 		return usagev1.DecisionDegradedDeny
 	case decide.VerdictBlocked:
 		return usagev1.DecisionBlocked
+	case decide.VerdictRefund:
+		return usagev1.DecisionRefund
+	case decide.VerdictSettle:
+		return usagev1.DecisionSettle
 	default:
 		return usagev1.DecisionUnknown
 	}

@@ -2,6 +2,7 @@ package usage_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -18,6 +19,7 @@ import (
 	"penstock.dev/schemas/usagev1"
 	"penstock.dev/services/gateway/decide"
 	"penstock.dev/services/gateway/topics/usage"
+	"penstock.dev/services/internal/limit"
 	"penstock.dev/services/internal/rule"
 )
 
@@ -319,4 +321,103 @@ func TestMemoryIsNotShared(t *testing.T) {
 			t.Fatalf("%s is not told", line)
 		}
 	}
+}
+
+// TestCorrections guarantees what an event tells of a refund and of a
+// settlement: an id of its own and the decision it corrects, no status, what
+// became of every counter that sells units, as absolute totals with the rule as
+// it was when it was decided, and the dimensions of the decision. A wallet that
+// never resets has no period.
+func TestCorrections(t *testing.T) {
+	t.Parallel()
+	d := &moving{desk: newDesk(t)}
+	d.rate("burst", 10)
+	d.quota("month", 1000, nil)
+	d.put(decide.WalletKind, "acme:credits", &decide.Wallet{Tenant: "acme", Meter: "credits", Granted: 500})
+	d.put(decide.RuleKind, "purse", &rule.Rule{
+		ID: "purse", Version: 4, Enabled: true, Mode: rule.Enforce, Kind: rule.Wallet, Algorithm: rule.OverdraftWallet, Subject: rule.Tenant,
+		Meter: "credits", Wallet: rule.Prepaid, OnFailure: rule.Closed,
+	})
+	s := decide.NewService(d.book, d, func() time.Time { return t0 }, decide.NewID, decide.Options{})
+	five := int64(5)
+	decision, err := s.Decide(t.Context(), decide.Query{
+		Tenant: "acme", User: "u1", Address: address, Service: "payments", Method: "POST", Cost: &five,
+	})
+	receipt, ok := decision.Receipt()
+	if err != nil || !ok {
+		t.Fatalf("%+v %v %v", decision, ok, err)
+	}
+	d.quota("month", 1, nil) // what the rule is by now does not matter
+	refund, err := s.Refund(t.Context(), receipt, "f-1", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	settlement, err := s.Settle(t.Context(), receipt, 9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, newCluster(), &registry{}, nil)
+	for _, c := range []*decide.Correction{&refund, &settlement} {
+		u, ok := c.Usage()
+		if !ok {
+			t.Fatal("nothing to tell")
+		}
+		r.Record(u)
+	}
+	r.until("both events", func() bool { return r.cluster.count() == 2 })
+	events := r.cluster.events(t, r.registry)
+	start, end := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC).UnixMicro(), time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
+	counters := func(units, consumed, refunded int64) []usagev1.Counter {
+		return []usagev1.Counter{
+			{
+				Key: "{t:acme}:e:quota:t:api-calls:g:month*1:1793491200000000", Observed: true, PeriodStart: start, PeriodEnd: end,
+				Limit: 1000, Units: units, Consumed: consumed, Refunded: refunded, Kind: usagev1.CounterKindQuota, Mode: usagev1.ModeEnforce,
+				Meter: "api-calls", RuleID: "month", RuleVersion: 3, ThresholdsPercent: []int32{80, 100}, ThresholdsLeft: []int64{10},
+			},
+			{
+				Key: "{t:acme}:e:wallet:t:credits:g", Observed: true, Limit: 500, Units: units, Consumed: consumed, Refunded: refunded,
+				Kind: usagev1.CounterKindWallet, Mode: usagev1.ModeEnforce, Meter: "credits", RuleID: "purse", RuleVersion: 4,
+			},
+		}
+	}
+	for i, want := range []usagev1.Event{
+		{Decision: usagev1.DecisionRefund, EventID: refund.EventID, Cost: 2, RefundID: "f-1", Counters: counters(-2, 5, 2)},
+		{Decision: usagev1.DecisionSettle, EventID: settlement.EventID, Cost: 9, Counters: counters(4, 9, 2)},
+	} {
+		want.DecisionID, want.TS, want.StreamID, want.Sequence = decision.ID, t0.UnixMicro(), events[i].StreamID, int64(i+1)
+		want.Tenant, want.User, want.ClientAddress, want.Service, want.Method = "acme", "u1", "203.0.113.9", "payments", "POST"
+		want.GatewayID, want.RulesVersion = "gw-1", 5
+		if diff := cmp.Diff(want, events[i], cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
+		}
+		if err := events[i].Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A moving store lets everything pass, and gives back or charges what it is
+// asked to.
+type moving struct{ *desk }
+
+// Decide is the store.
+func (m *moving) Decide(_ context.Context, d limit.Decision) (limit.Answer, error) {
+	a := limit.Answer{Allowed: true, Charged: true, Now: t0, Results: make([]limit.Result, len(d.Charges))}
+	for i := range a.Results {
+		a.Results[i].Passed = true
+	}
+	return a, nil
+}
+
+// Correct is the store.
+func (m *moving) Correct(_ context.Context, c limit.Correction) (limit.CorrectionAnswer, error) {
+	a := limit.CorrectionAnswer{Effect: limit.Corrected, Now: t0, Units: c.Settle - c.Cost, RefundedTotal: 2}
+	moved := limit.Moved{Units: a.Units, Totals: limit.Totals{Consumed: c.Settle, Refunded: 2}}
+	if c.Refund != "" {
+		a.Units, moved = c.Units, limit.Moved{Units: -c.Units, Totals: limit.Totals{Consumed: c.Cost, Refunded: c.Units}}
+	}
+	for range c.Items {
+		a.Items = append(a.Items, moved)
+	}
+	return a, nil
 }

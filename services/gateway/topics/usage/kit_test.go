@@ -238,8 +238,9 @@ func (r *rig) tell(n int) {
 
 // event is what there is to tell of decision number n.
 func event(n int) decide.Usage {
+	id := decide.NewID(time.Now())
 	return decide.Usage{
-		ID: decide.NewID(time.Now()), At: time.Now(), Verdict: decide.VerdictAllow, Status: 200,
+		ID: id, Decision: id, At: time.Now(), Verdict: decide.VerdictAllow, Status: 200,
 		Tenant: fmt.Sprintf("tenant-%d", n%10), Cost: int64(n), RulesVersion: 1,
 	}
 }
