@@ -65,6 +65,9 @@ func TestPortsOfAnEstate(t *testing.T) {
 	if moved.Tokens[adminToken] != first.Tokens[adminToken] || len(first.Tokens[adminToken]) < 26 {
 		t.Errorf("tokens are %q and then %q, want one, of 130 bits", first.Tokens, moved.Tokens)
 	}
+	if moved.ReceiptKey != first.ReceiptKey || len(first.ReceiptKey) < 26 {
+		t.Errorf("the key of receipts is %q and then %q, want one, of 130 bits", first.ReceiptKey, moved.ReceiptKey)
+	}
 }
 
 // TestFreePortsAreKept guarantees that an estate on free ports comes back on the

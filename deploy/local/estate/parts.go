@@ -237,6 +237,7 @@ func (u *undertaking) gateway(name string) func(context.Context, server.Run) (*s
 			"SCHEMA_REGISTRY": u.e.Env["SCHEMA_REGISTRY_URL"],
 			"REDIS_URL":       u.e.Env["REDIS_URL"],
 			"DECISION_TOKENS": u.state.Tokens[decisionToken],
+			"RECEIPT_KEYS":    "estate:" + u.state.ReceiptKey,
 			"TRUSTED_PROXIES": "127.0.0.1/32",
 			"DATA_DIR":        filepath.Join(u.dir(name), "data"),
 			"GATEWAY_ID":      name,

@@ -30,6 +30,9 @@ type state struct {
 	Variables variables         `json:"variables"`
 	Ports     map[string]int    `json:"ports"`
 	Tokens    map[string]string `json:"tokens"`
+	// ReceiptKey signs the receipts of all gateways. It is not for people, and so
+	// not in estate.env.
+	ReceiptKey string `json:"receipt_key"`
 }
 
 // Names of tokens, as in estate.env.
@@ -73,6 +76,9 @@ func loadState(ctx context.Context, dir string, want variables) (state, error) {
 		if s.Tokens[name] == "" {
 			s.Tokens[name] = rand.Text() // 130 random bits
 		}
+	}
+	if s.ReceiptKey == "" {
+		s.ReceiptKey = rand.Text()
 	}
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
