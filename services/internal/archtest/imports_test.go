@@ -134,6 +134,8 @@ var rules = []rule{
 		"deploy/acceptance", "loadtest"),
 	only("the index is a view, and one service owns the view (docs/adr/0016)",
 		"github.com/elastic", "services/usage-indexer/esindex"),
+	only("conditions are compiled in one place, which bounds what they may do (docs/adr/0054)",
+		"cel.dev/cel-go", "services/internal/condition"),
 	only("go-kit dresses transports and stops there (docs/adr/0023)",
 		"github.com/go-kit", "services/rule-admin/httpapi"),
 }
