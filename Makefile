@@ -117,4 +117,5 @@ bench: bin/loadtest ## Run the benchmarks, then measure the whole system (loadte
 load: bin/loadtest ## Send load to the whole system and judge the outcome
 	@bin/loadtest propagation -verdict $(ARGS)
 	@bin/loadtest decisions -verdict $(ARGS)
+	@bin/loadtest frozen -verdict
 	@bin/loadtest usage -verdict

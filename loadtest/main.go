@@ -34,10 +34,11 @@ const (
 	codeUsage  = 2
 )
 
-const help = `usage: loadtest propagation | decisions | usage [flags]
+const help = `usage: loadtest propagation | decisions | frozen | usage [flags]
 
   propagation   from the commit of a rule's change to where it counts
   decisions     how long a gateway takes for a decision and for a proxied request
+  frozen        what a gateway answers, and when, while its counter store hangs
   usage         whether every event becomes one document, whatever is killed and refused meanwhile
 
 loadtest <command> -h lists the flags.
@@ -70,7 +71,7 @@ type call struct {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	commands := []command{{"propagation", runPropagation}, {"decisions", runDecisions}, {"usage", runUsage}}
+	commands := []command{{"propagation", runPropagation}, {"decisions", runDecisions}, {"frozen", runFrozen}, {"usage", runUsage}}
 	for _, cmd := range commands {
 		if len(args) == 0 || args[0] != cmd.name {
 			continue

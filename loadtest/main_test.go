@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock.dev/loadtest/decisions"
+	"penstock.dev/loadtest/frozen"
 	"penstock.dev/loadtest/pace"
 	"penstock.dev/loadtest/propagation"
 	"penstock.dev/loadtest/stats"
@@ -24,6 +25,9 @@ func TestUsage(t *testing.T) {
 		"propagation left over":         `"left" "over"`,
 		"decisions -rate -1":            "-rate",
 		"decisions -unknown":            "-unknown",
+		"frozen -rate 60":               "-rate",
+		"frozen -around 1s":             "-around",
+		"frozen -env x":                 "-env",
 	} {
 		var out, errs strings.Builder
 		if code := run(t.Context(), strings.Fields(args), &out, &errs); code != codeUsage || !strings.Contains(errs.String(), says) {
@@ -87,6 +91,44 @@ func TestDecisionsVerdict(t *testing.T) {
 		var r decisions.Result
 		tt.change(&r)
 		if got := judgeDecisions(r).Code(); got != tt.code {
+			t.Errorf("%s: code %d, want %d", name, got, tt.code)
+		}
+	}
+}
+
+// TestFrozenVerdict guarantees that a slow answer, one against its rule's
+// failure mode, a share that is not kept and a recovery that takes long each
+// fail the run.
+func TestFrozenVerdict(t *testing.T) {
+	t.Parallel()
+	good := func() frozen.Result {
+		return frozen.Result{
+			Frozen: stats.Summary{P999: stats.Millis(promisedFrozen), Max: stats.Millis(promisedLongest)},
+			Open:   frozen.Answers{Sent: 1000, Passed: 1000}, Closed: frozen.Answers{Sent: 1000, Closed: 1000},
+			Local: frozen.Answers{Sent: 1000, Passed: 220, Limited: 780}, Hung: stats.Millis(10 * time.Second),
+		}
+	}
+	for name, tt := range map[string]struct {
+		change func(*frozen.Result)
+		code   int
+	}{
+		"held":             {func(*frozen.Result) {}, 0},
+		"slow tail":        {func(r *frozen.Result) { r.Frozen.P999++ }, 1},
+		"one too long":     {func(r *frozen.Result) { r.Frozen.Max++ }, 1},
+		"open refused":     {func(r *frozen.Result) { r.Open.Passed--; r.Open.Wrong++ }, 1},
+		"closed let one":   {func(r *frozen.Result) { r.Closed.Closed--; r.Closed.Wrong++ }, 1},
+		"local failed":     {func(r *frozen.Result) { r.Local.Limited--; r.Local.Wrong++ }, 1},
+		"share exceeded":   {func(r *frozen.Result) { r.Local.Passed, r.Local.Limited = 222, 778 }, 1},
+		"share not given":  {func(r *frozen.Result) { r.Local.Passed, r.Local.Limited = 150, 850 }, 1},
+		"no answer":        {func(r *frozen.Result) { r.Failed = 1 }, 1},
+		"degraded before":  {func(r *frozen.Result) { r.Early = 1 }, 1},
+		"slow recovery":    {func(r *frozen.Result) { r.Recovered = stats.Millis(promisedRecovery + 1) }, 1},
+		"slow when it ran": {func(r *frozen.Result) { r.Before.P99 = stats.Millis(time.Second) }, 0},
+		"late":             {func(r *frozen.Result) { r.Late.P999 = stats.Millis(6 * time.Millisecond) }, 3},
+	} {
+		r := good()
+		tt.change(&r)
+		if got := judgeFrozen(r).Code(); got != tt.code {
 			t.Errorf("%s: code %d, want %d", name, got, tt.code)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"penstock.dev/loadtest/client"
 	"penstock.dev/loadtest/pace"
 	"penstock.dev/loadtest/stats"
 	"penstock.dev/loadtest/system"
@@ -19,9 +20,9 @@ import (
 type load struct {
 	s       *system.System
 	c       *catalogue
-	gateway *client
-	direct  *client      // of the upstream
-	allowed atomic.Int64 // units, of decisions that passed
+	gateway *client.Client
+	direct  *client.Client // of the upstream
+	allowed atomic.Int64   // units, of decisions that passed
 
 	decisions, proxied [][]byte // prepared requests, sent in turn
 	plain              []byte   // of the upstream
@@ -30,24 +31,24 @@ type load struct {
 func newLoad(s *system.System, c *catalogue) (*load, error) {
 	l := &load{s: s, c: c}
 	var err1, err2 error
-	l.gateway, err1 = newClient(s.Env["GATEWAY_URL"])
-	l.direct, err2 = newClient(c.upstream)
+	l.gateway, err1 = client.New(s.Env["GATEWAY_URL"])
+	l.direct, err2 = client.New(c.upstream)
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
 	for _, q := range c.questions {
-		l.decisions = append(l.decisions, l.gateway.prepare(http.MethodPost, "/v1/decisions", q, "Authorization: Bearer "+s.Env["DECISION_TOKEN"]))
+		l.decisions = append(l.decisions, l.gateway.Prepare(http.MethodPost, "/v1/decisions", q, "Authorization: Bearer "+s.Env["DECISION_TOKEN"]))
 	}
 	for _, key := range c.keys {
-		l.proxied = append(l.proxied, l.gateway.prepare(http.MethodGet, "/"+service+path, nil, "X-API-Key: "+key))
+		l.proxied = append(l.proxied, l.gateway.Prepare(http.MethodGet, "/"+service+path, nil, "X-API-Key: "+key))
 	}
-	l.plain = l.direct.prepare(http.MethodGet, path, nil)
+	l.plain = l.direct.Prepare(http.MethodGet, path, nil)
 	return l, nil
 }
 
 func (l *load) close() {
-	l.gateway.closeIdle()
-	l.direct.closeIdle()
+	l.gateway.CloseIdle()
+	l.direct.CloseIdle()
 }
 
 // A reply is what a request came to.
@@ -109,7 +110,7 @@ func (l *load) run(ctx context.Context, s pace.Schedule, do send) Stream {
 
 // decide asks for a decision that charges one unit.
 func (l *load) decide(ctx context.Context, i int) (r reply, err error) {
-	err = l.gateway.do(ctx, l.decisions[i%len(l.decisions)], func(status int, body []byte) error {
+	err = l.gateway.Do(ctx, l.decisions[i%len(l.decisions)], func(status int, body []byte) error {
 		if status != http.StatusOK {
 			return fmt.Errorf("POST /v1/decisions: %d: %s", status, body)
 		}
@@ -123,13 +124,13 @@ func (l *load) decide(ctx context.Context, i int) (r reply, err error) {
 
 // proxy sends a request through the gateway to our own upstream.
 func (l *load) proxy(ctx context.Context, i int) (reply, error) {
-	err := l.gateway.do(ctx, l.proxied[i%len(l.proxied)], wantOK)
+	err := l.gateway.Do(ctx, l.proxied[i%len(l.proxied)], wantOK)
 	return reply{allowed: err == nil}, err
 }
 
 // upstream sends a request to our own upstream without a gateway.
 func (l *load) upstream(ctx context.Context, _ int) (reply, error) {
-	return reply{}, l.direct.do(ctx, l.plain, wantOK)
+	return reply{}, l.direct.Do(ctx, l.plain, wantOK)
 }
 
 func wantOK(status int, body []byte) error {

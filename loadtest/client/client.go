@@ -1,4 +1,5 @@
-package decisions
+// Package client is the HTTP client of the load.
+package client
 
 import (
 	"bufio"
@@ -16,10 +17,10 @@ import (
 // answerWithin bounds one request.
 const answerWithin = 10 * time.Second
 
-// A client sends prepared HTTP/1.1 requests over connections that it keeps, one
+// A Client sends prepared HTTP/1.1 requests over connections that it keeps, one
 // request on each at a time. It costs a third of net/http's: the generator
 // shares its machine with what it measures. It is safe for concurrent use.
-type client struct {
+type Client struct {
 	addr string // host:port
 
 	mu   sync.Mutex
@@ -32,7 +33,8 @@ type conn struct {
 	body []byte
 }
 
-func newClient(base string) (*client, error) {
+// New returns a client of http://host:port.
+func New(base string) (*Client, error) {
 	u, err := url.Parse(base)
 	if err != nil {
 		return nil, err
@@ -40,11 +42,11 @@ func newClient(base string) (*client, error) {
 	if u.Scheme != "http" || u.Port() == "" {
 		return nil, fmt.Errorf("%s: want http://host:port", base)
 	}
-	return &client{addr: u.Host}, nil
+	return &Client{addr: u.Host}, nil
 }
 
-// prepare returns a request as it goes over the wire. Header lines have no end.
-func (c *client) prepare(method, path string, body []byte, header ...string) []byte {
+// Prepare returns a request as it goes over the wire. Header lines have no end.
+func (c *Client) Prepare(method, path string, body []byte, header ...string) []byte {
 	b := []byte(method + " " + path + " HTTP/1.1\r\nHost: " + c.addr + "\r\n")
 	for _, line := range header {
 		b = append(b, line+"\r\n"...)
@@ -55,9 +57,9 @@ func (c *client) prepare(method, path string, body []byte, header ...string) []b
 	return append(append(b, "\r\n"...), body...)
 }
 
-// do sends a prepared request and calls use with the answer, whose body is good
+// Do sends a prepared request and calls use with the answer, whose body is good
 // until use returns. Nothing is sent twice.
-func (c *client) do(ctx context.Context, request []byte, use func(status int, body []byte) error) error {
+func (c *Client) Do(ctx context.Context, request []byte, use func(status int, body []byte) error) error {
 	k, err := c.take(ctx)
 	if err != nil {
 		return err
@@ -101,7 +103,7 @@ func (k *conn) exchange(request []byte, use func(status int, body []byte) error)
 	return !resp.Close, use(resp.StatusCode, k.body)
 }
 
-func (c *client) take(ctx context.Context) (*conn, error) {
+func (c *Client) take(ctx context.Context) (*conn, error) {
 	c.mu.Lock()
 	if n := len(c.idle); n > 0 {
 		k := c.idle[n-1]
@@ -117,9 +119,9 @@ func (c *client) take(ctx context.Context) (*conn, error) {
 	return &conn{Conn: raw, read: bufio.NewReader(raw)}, nil
 }
 
-// closeIdle closes the connections that are kept: a server may have closed them
+// CloseIdle closes the connections that are kept: a server may have closed them
 // already.
-func (c *client) closeIdle() {
+func (c *Client) CloseIdle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, k := range c.idle {

@@ -1,4 +1,4 @@
-package decisions
+package client_test
 
 import (
 	"errors"
@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"penstock.dev/loadtest/client"
 )
 
 // TestClientKeepsItsConnections guarantees that the load's own client sends what
@@ -42,11 +44,11 @@ func TestClientKeepsItsConnections(t *testing.T) {
 	}
 	srv.Start()
 	defer srv.Close()
-	c, err := newClient(srv.URL)
+	c, err := client.New(srv.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.closeIdle()
+	defer c.CloseIdle()
 
 	for i, tt := range []struct {
 		request []byte
@@ -54,14 +56,14 @@ func TestClientKeepsItsConnections(t *testing.T) {
 		body    string
 		opened  int64 // connections so far
 	}{
-		{c.prepare(http.MethodPost, "/echo", []byte(`{"a":1}`), "X-Test: yes"), 200, `POST yes application/json {"a":1}`, 1},
-		{c.prepare(http.MethodGet, "/echo", nil), 200, "GET   ", 1},
-		{c.prepare(http.MethodGet, "/chunked", nil), 200, strings.Repeat("a", 5000) + strings.Repeat("b", 5000), 1},
-		{c.prepare(http.MethodGet, "/echo", nil), 200, "GET   ", 1},
-		{c.prepare(http.MethodGet, "/close", nil), 418, "", 1},
-		{c.prepare(http.MethodGet, "/echo", nil), 200, "GET   ", 2},
+		{c.Prepare(http.MethodPost, "/echo", []byte(`{"a":1}`), "X-Test: yes"), 200, `POST yes application/json {"a":1}`, 1},
+		{c.Prepare(http.MethodGet, "/echo", nil), 200, "GET   ", 1},
+		{c.Prepare(http.MethodGet, "/chunked", nil), 200, strings.Repeat("a", 5000) + strings.Repeat("b", 5000), 1},
+		{c.Prepare(http.MethodGet, "/echo", nil), 200, "GET   ", 1},
+		{c.Prepare(http.MethodGet, "/close", nil), 418, "", 1},
+		{c.Prepare(http.MethodGet, "/echo", nil), 200, "GET   ", 2},
 	} {
-		err := c.do(t.Context(), tt.request, func(status int, body []byte) error {
+		err := c.Do(t.Context(), tt.request, func(status int, body []byte) error {
 			if status != tt.status || string(body) != tt.body {
 				t.Errorf("answer %d = %d %.80q, want %d %.80q", i, status, body, tt.status, tt.body)
 			}
@@ -72,13 +74,13 @@ func TestClientKeepsItsConnections(t *testing.T) {
 		}
 	}
 	refused := errors.New("refused")
-	if err := c.do(t.Context(), c.prepare(http.MethodGet, "/echo", nil), func(int, []byte) error { return refused }); !errors.Is(err, refused) {
-		t.Errorf("do = %v, want what use returned", err)
+	if err := c.Do(t.Context(), c.Prepare(http.MethodGet, "/echo", nil), func(int, []byte) error { return refused }); !errors.Is(err, refused) {
+		t.Errorf("Do = %v, want what use returned", err)
 	}
 	if opened.Load() != 2 {
 		t.Error("an answer that was not liked cost the connection")
 	}
-	if _, err := newClient("https://127.0.0.1:1"); err == nil {
+	if _, err := client.New("https://127.0.0.1:1"); err == nil {
 		t.Error("https is accepted and not spoken")
 	}
 }
