@@ -95,6 +95,16 @@ func (f *Faults) Meter(field, s string) {
 	}
 }
 
+// condition wants 1 to MaxCondition bytes of UTF-8; lines and tabs are welcome.
+func (f *Faults) condition(text string) {
+	switch {
+	case text == "" || len(text) > MaxCondition:
+		f.Add("condition", "is %d bytes, want 1 to %d", len(text), MaxCondition)
+	case !utf8.ValidString(text):
+		f.Add("condition", "is not UTF-8")
+	}
+}
+
 // OneOf wants one of the values.
 func OneOf[T ~string](f *Faults, field string, v T, values ...T) {
 	if !slices.Contains(values, v) {
@@ -145,9 +155,8 @@ func (a Algorithm) Bucket() bool { return a == TokenBucket || a == LeakyBucket |
 
 // Validate returns every fault of a rule whose defaults are filled in, under
 // the names that its fields have in JSON, or nothing. A rule without faults can
-// be kept exactly (docs/adr/0039). What depends on the tenant, on other objects
-// or on this version of the gate is not judged here: see Unavailable for the
-// last.
+// be kept exactly (docs/adr/0039). What depends on the tenant or on other
+// objects is not judged here.
 func (r *Rule) Validate() Faults {
 	var f Faults
 	f.ID("id", r.ID)
@@ -160,33 +169,18 @@ func (r *Rule) Validate() Faults {
 	f.Meter("meter", r.Meter)
 	r.validateSubject(&f)
 	r.Match.validate(&f)
+	if r.Condition != nil {
+		f.condition(r.Condition.Text())
+	}
 	r.validateCapacity(&f)
+	r.validateDelay(&f)
+	r.validateWallet(&f)
 	r.validatePeriod(&f)
 	r.validateEffect(&f)
 	r.validateThresholds(&f)
 	f.Range("priority", int64(r.Priority), -MaxPriority, MaxPriority)
 	if !r.ValidFrom.IsZero() && !r.ValidTo.IsZero() && !r.ValidFrom.Before(r.ValidTo) {
 		f.Add("valid_to", "is not after valid_from")
-	}
-	return f
-}
-
-// Unavailable returns a fault for each field whose value is a good one and
-// which this version of the gate does not serve yet. Who writes rules refuses
-// them; who reads them keeps the last rule it could serve.
-func (r *Rule) Unavailable() Faults {
-	var f Faults
-	const message = "is %s, which is not available in this version"
-	if r.Kind == Wallet {
-		f.Add("kind", message, r.Kind)
-	}
-	switch r.Algorithm {
-	case FixedWindow, SlidingWindowLog, SlidingWindowCounter, TokenBucket, LeakyBucket:
-		f.Add("algorithm", message, r.Algorithm)
-	case NoAlgorithm, GCRA, CalendarQuota, OverdraftWallet:
-	}
-	if r.OnFailure == Local {
-		f.Add("on_failure", message, r.OnFailure)
 	}
 	return f
 }
@@ -277,12 +271,40 @@ func (r *Rule) validateCapacity(f *Faults) {
 	}
 }
 
+// validateDelay checks how long the queue of a leaky bucket is.
+func (r *Rule) validateDelay(f *Faults) {
+	switch {
+	case r.MaxDelay != 0 && r.Algorithm != LeakyBucket:
+		f.Add("max_delay", "is %v, and only %s delays", r.MaxDelay, LeakyBucket)
+	case r.MaxDelay < 0 || r.MaxDelay > MaxDelay:
+		f.Add("max_delay", "is %v, want 0s to %v", r.MaxDelay, MaxDelay)
+	case r.MaxDelay%time.Microsecond != 0:
+		f.Add("max_delay", "is %v, want whole microseconds", r.MaxDelay)
+	}
+}
+
+// validateWallet checks where the units of a wallet come from: its period's
+// limit, or top-ups.
+func (r *Rule) validateWallet(f *Faults) {
+	switch {
+	case r.Kind == Wallet:
+		OneOf(f, "wallet", r.Wallet, Prepaid, Renewable)
+	case r.Wallet != "" && r.Wallet != NoWallet:
+		f.Add("wallet", "is %q, and only kind %s has one", clip(string(r.Wallet)), Wallet)
+	}
+	if r.Kind == Wallet && r.Wallet == Prepaid && r.Limit != 0 {
+		f.Add("limit", "is %d, and a %s wallet has what was granted", r.Limit, Prepaid)
+	}
+}
+
 func days(d time.Duration) string { return fmt.Sprintf("%d days", d/(24*time.Hour)) }
 
 func (r *Rule) validatePeriod(f *Faults) {
 	switch {
-	case r.Period == nil && r.Kind == Quota:
+	case r.Period == nil && (r.Kind == Quota || r.Kind == Wallet && r.Wallet == Renewable):
 		f.Add("period", "is missing")
+	case r.Period != nil && r.Kind == Wallet && r.Wallet == Prepaid:
+		f.Add("period", "is set, and a %s wallet never renews", Prepaid)
 	case r.Period != nil && (r.Kind == Rate || r.Kind == Block):
 		f.Add("period", "is set, and a %s has none", r.Kind)
 	case r.Period != nil:

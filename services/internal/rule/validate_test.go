@@ -1,7 +1,6 @@
 package rule_test
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,11 +15,31 @@ import (
 func wallet(change func(*rule.Rule)) *rule.Rule {
 	return rate(func(r *rule.Rule) {
 		r.Kind, r.Algorithm, r.Window, r.Burst, r.OnFailure = rule.Wallet, rule.OverdraftWallet, 0, 0, rule.Closed
+		r.Wallet, r.Limit = rule.Prepaid, 0
 		if change != nil {
 			change(r)
 		}
 	})
 }
+
+func renewable(change func(*rule.Rule)) *rule.Rule {
+	return wallet(func(r *rule.Rule) {
+		r.Wallet, r.Limit, r.Period = rule.Renewable, 500, quota(nil).Period
+		if change != nil {
+			change(r)
+		}
+	})
+}
+
+func queue(most time.Duration) *rule.Rule {
+	return rate(func(r *rule.Rule) { r.Algorithm, r.MaxDelay = rule.LeakyBucket, most })
+}
+
+// A text is a condition that says nothing.
+type text string
+
+func (t text) Text() string           { return string(t) }
+func (text) Holds(*rule.Request) bool { return true }
 
 func block(change func(*rule.Rule)) *rule.Rule {
 	return rate(func(r *rule.Rule) {
@@ -44,7 +63,14 @@ func TestValidateAccepts(t *testing.T) {
 	}{
 		{"a rate", rate(nil)},
 		{"a quota", quota(nil)},
-		{"a prepaid wallet", wallet(func(r *rule.Rule) { r.Limit = 0 })},
+		{"a prepaid wallet", wallet(nil)},
+		{"a renewable wallet", renewable(nil)},
+		{"a renewable wallet of nothing", renewable(func(r *rule.Rule) { r.Limit = 0 })},
+		{"no wallet, said", rate(func(r *rule.Rule) { r.Wallet = rule.NoWallet })},
+		{"the longest queue", queue(time.Minute)},
+		{"the shortest queue", queue(time.Microsecond)},
+		{"the longest condition", rate(func(r *rule.Rule) { r.Condition = text(strings.Repeat("a", 4096)) })},
+		{"a condition in lines", rate(func(r *rule.Rule) { r.Condition = text("true\n\t&& true") })},
 		{"a block", block(nil)},
 		{"limit 0 denies", rate(func(r *rule.Rule) { r.Limit, r.Burst = 0, 0 })},
 		{"a quota of 2^53-1 units is unlimited", quota(func(r *rule.Rule) { r.Limit = 1<<53 - 1 })},
@@ -123,6 +149,22 @@ func TestValidateRefuses(t *testing.T) {
 		{"a quota without its tenant", quota(func(r *rule.Rule) { r.Subject = rule.User }), "subject", "tenant"},
 		{"a quota of nobody", quota(func(r *rule.Rule) { r.Subject = 0 }), "subject", "tenant"},
 		{"a wallet of a user", wallet(func(r *rule.Rule) { r.Subject = rule.Tenant | rule.User }), "subject", "[tenant]"},
+		{"a wallet of everybody", wallet(func(r *rule.Rule) { r.Subject = 0 }), "subject", "[tenant]"},
+		{"a wallet of no mode", wallet(func(r *rule.Rule) { r.Wallet = "" }), "wallet", "prepaid, renewable"},
+		{"a wallet that is none", wallet(func(r *rule.Rule) { r.Wallet = rule.NoWallet }), "wallet", "prepaid, renewable"},
+		{"a rate that is prepaid", rate(func(r *rule.Rule) { r.Wallet = rule.Prepaid }), "wallet", "only kind wallet"},
+		{"a prepaid wallet with a limit", wallet(func(r *rule.Rule) { r.Limit = 1 }), "limit", "granted"},
+		{"a prepaid wallet with a period", wallet(func(r *rule.Rule) { r.Period = quota(nil).Period }), "period", "never renews"},
+		{"a renewable wallet without a period", renewable(func(r *rule.Rule) { r.Period = nil }), "period", "missing"},
+		{"a renewable wallet of no unit", renewable(func(r *rule.Rule) { r.Period.Unit = "x" }), "period.unit", "week"},
+		{"a local wallet", wallet(func(r *rule.Rule) { r.OnFailure = rule.Local }), "on_failure", "rates only"},
+		{"a queue of a minute and a microsecond", queue(time.Minute + time.Microsecond), "max_delay", "1m0s"},
+		{"a queue below 0", queue(-time.Microsecond), "max_delay", "0s"},
+		{"a queue of nanoseconds", queue(time.Second + 1), "max_delay", "whole microseconds"},
+		{"a queue of a meter", rate(func(r *rule.Rule) { r.MaxDelay = time.Second }), "max_delay", "leaky_bucket"},
+		{"a condition that is empty", rate(func(r *rule.Rule) { r.Condition = text("") }), "condition", "1 to 4096"},
+		{"a condition of 4,097 bytes", rate(func(r *rule.Rule) { r.Condition = text(strings.Repeat("a", 4097)) }), "condition", "4096"},
+		{"a condition that is not UTF-8", rate(func(r *rule.Rule) { r.Condition = text("\xff") }), "condition", "UTF-8"},
 		{"a quota without a period", quota(func(r *rule.Rule) { r.Period = nil }), "period", "missing"},
 		{"a rate with a period", rate(func(r *rule.Rule) { r.Period = quota(nil).Period }), "period", "none"},
 		{"a period of 0 months", quota(func(r *rule.Rule) { r.Period.Count = 0 }), "period.count", "at least 1"},
@@ -206,41 +248,6 @@ func TestValidateCollects(t *testing.T) {
 	}
 	if text := r.Validate().Error(); !strings.Contains(text, "limit: is -1, want at least 0; ") {
 		t.Errorf("Error = %q, want every fault in it", text)
-	}
-}
-
-// TestUnavailable guarantees that what this version cannot serve is named, and
-// nothing else.
-func TestUnavailable(t *testing.T) {
-	t.Parallel()
-
-	tests := []struct {
-		rule *rule.Rule
-		want []string
-	}{
-		{rate(nil), nil},
-		{quota(nil), nil},
-		{block(nil), nil},
-		{rate(func(r *rule.Rule) { r.Mode, r.Soft, r.Cost = rule.Shadow, true, units(3) }), nil},
-		{wallet(nil), []string{"kind"}},
-		{rate(func(r *rule.Rule) { r.Algorithm = rule.FixedWindow }), []string{"algorithm"}},
-		{rate(func(r *rule.Rule) { r.Algorithm = rule.SlidingWindowLog }), []string{"algorithm"}},
-		{rate(func(r *rule.Rule) { r.Algorithm = rule.SlidingWindowCounter }), []string{"algorithm"}},
-		{rate(func(r *rule.Rule) { r.Algorithm = rule.TokenBucket }), []string{"algorithm"}},
-		{rate(func(r *rule.Rule) { r.Algorithm = rule.LeakyBucket }), []string{"algorithm"}},
-		{rate(func(r *rule.Rule) { r.OnFailure = rule.Local }), []string{"on_failure"}},
-	}
-	for _, tt := range tests {
-		t.Run(fmt.Sprintf("%s %s %s", tt.rule.Kind, tt.rule.Algorithm, tt.rule.OnFailure), func(t *testing.T) {
-			t.Parallel()
-			var got []string
-			for _, f := range tt.rule.Unavailable() {
-				got = append(got, f.Field)
-			}
-			if !slices.Equal(got, tt.want) {
-				t.Errorf("Unavailable = %v, want %v", got, tt.want)
-			}
-		})
 	}
 }
 

@@ -175,7 +175,6 @@ func (r *Rule) Resolve(id string) (rule.Rule, rule.Faults) {
 	}
 	r.absent(&f)
 	f = append(f, out.Validate()...)
-	f = append(f, out.Unavailable()...)
 	return out, once(f)
 }
 
