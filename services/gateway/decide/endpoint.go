@@ -1,29 +1,19 @@
 package decide
 
-import (
-	"slices"
-	"strings"
-)
+import "penstock.dev/services/internal/endpoint"
 
-// A segment is one node of a service's path templates.
-type segment struct {
-	literal map[string]*segment
-	any     *segment       // below a parameter, e.g. {id}
-	ends    []*EndpointDef // templates that end here, by method and then id
-}
+// templates are the path templates of one service.
+type templates = endpoint.Tree[*EndpointDef]
 
-// Endpoint finds the endpoint of a path behind its service's prefix, or nil. A
-// template that is equal to the path beats one with parameters, and of two with
-// parameters the one whose literal part is further left; among equal templates
-// a method beats any, and HEAD is GET where it is not named itself, because
-// upstreams run the same handler. A slash at the end and ;parameters of a
-// segment do not count. Letters do: /a is not /A.
+// Endpoint finds the endpoint of a path behind its service's prefix, or nil.
+// Package endpoint says which template a path is taken for.
 func (s *Snapshot) Endpoint(service, method, path string) *EndpointDef {
-	root, ok := s.paths.Get(service)
+	paths, ok := s.paths.Get(service)
 	if !ok {
 		return nil
 	}
-	return root.find(method, path)
+	e, _ := paths.Find(method, path)
+	return e
 }
 
 // EndpointByID returns an endpoint by its id, nil when it is not in the
@@ -31,70 +21,6 @@ func (s *Snapshot) Endpoint(service, method, path string) *EndpointDef {
 func (s *Snapshot) EndpointByID(id string) *EndpointDef {
 	e, _ := s.endpoints.Get(id)
 	return e
-}
-
-func (n *segment) find(method, path string) *EndpointDef {
-	path = strings.TrimPrefix(path, "/")
-	if path == "" {
-		return n.end(method)
-	}
-	name, rest, _ := strings.Cut(path, "/")
-	name, _, _ = strings.Cut(name, ";")
-	if next, ok := n.literal[name]; ok {
-		if e := next.find(method, rest); e != nil {
-			return e
-		}
-	}
-	if n.any != nil && name != "" {
-		return n.any.find(method, rest)
-	}
-	return nil
-}
-
-// end is the best of the templates that end here.
-func (n *segment) end(method string) *EndpointDef {
-	also := method
-	if method == "HEAD" {
-		also = "GET"
-	}
-	for _, m := range [...]string{method, also, ""} {
-		for _, e := range n.ends {
-			if e.Method == m {
-				return e
-			}
-		}
-	}
-	return nil
-}
-
-// grow adds a template.
-func (n *segment) grow(e *EndpointDef) {
-	for name := range strings.SplitSeq(strings.Trim(e.Path, "/"), "/") {
-		if name != "" {
-			n = n.child(name)
-		}
-	}
-	n.ends = append(n.ends, e)
-	slices.SortFunc(n.ends, func(a, b *EndpointDef) int { return strings.Compare(a.ID, b.ID) })
-}
-
-func (n *segment) child(name string) *segment {
-	if strings.HasPrefix(name, "{") && strings.HasSuffix(name, "}") {
-		if n.any == nil {
-			n.any = &segment{}
-		}
-		return n.any
-	}
-	name, _, _ = strings.Cut(name, ";")
-	next := n.literal[name]
-	if next == nil {
-		if n.literal == nil {
-			n.literal = map[string]*segment{}
-		}
-		next = &segment{}
-		n.literal[name] = next
-	}
-	return next
 }
 
 func (d *draft) addEndpoint(e *EndpointDef) {
@@ -121,10 +47,10 @@ func (d *draft) rebuildPaths() {
 			d.paths.Delete(service)
 			continue
 		}
-		root := &segment{}
+		paths := &templates{}
 		for _, e := range d.w.endpoints[service] {
-			root.grow(e)
+			paths.Add(e.ID, e.Method, e.Path, e)
 		}
-		d.paths.Set(service, root)
+		d.paths.Set(service, paths)
 	}
 }

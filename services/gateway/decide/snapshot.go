@@ -22,7 +22,7 @@ type Snapshot struct {
 	routes    trie.Map[route, []*ServiceDef]
 	deepest   int // segments of the longest path prefix that any service had
 	endpoints trie.Map[string, *EndpointDef]
-	paths     trie.Map[string, *segment] // by service
+	paths     trie.Map[string, *templates] // by service
 	wallets   trie.Map[walletKey, *Wallet]
 	rules     trie.Map[uint64, *bucket]
 	classes   []class
@@ -37,7 +37,7 @@ func newSnapshot() *Snapshot {
 		services:  trie.New[string, *ServiceDef](hashOf),
 		routes:    trie.New[route, []*ServiceDef](hashOf),
 		endpoints: trie.New[string, *EndpointDef](hashOf),
-		paths:     trie.New[string, *segment](hashOf),
+		paths:     trie.New[string, *templates](hashOf),
 		wallets:   trie.New[walletKey, *Wallet](hashOf),
 		rules:     trie.New[uint64, *bucket](func(h uint64) uint64 { return h }),
 	}
@@ -107,7 +107,7 @@ type draft struct {
 	routes    *trie.Editor[route, []*ServiceDef]
 	deepest   int
 	endpoints *trie.Editor[string, *EndpointDef]
-	paths     *trie.Editor[string, *segment]
+	paths     *trie.Editor[string, *templates]
 	stale     map[string]bool // services whose paths are to be made anew
 	wallets   *trie.Editor[walletKey, *Wallet]
 	rules     *trie.Editor[uint64, *bucket]

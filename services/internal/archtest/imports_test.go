@@ -32,6 +32,7 @@ var (
 	}
 	// words are the small pure packages that every domain may use.
 	words = []string{
+		"services/internal/endpoint",
 		"services/internal/limit",
 		"services/internal/period",
 		"services/internal/rule",
