@@ -11,6 +11,7 @@ import (
 
 	"penstock.dev/services/gateway/canon"
 	"penstock.dev/services/gateway/proxyapi"
+	"penstock.dev/services/gateway/receipt"
 	"penstock.dev/services/gateway/topics"
 	"penstock.dev/services/gateway/topics/usage"
 	"penstock.dev/services/internal/boot"
@@ -29,8 +30,11 @@ type config struct {
 	broker      kafka.Knobs
 	redisURL    conf.Secret   // may hold a password
 	redisBudget time.Duration // what a client waits at most because of us
+	cluster     bool          // said and not found out: a start must not wait for Redis
+	adopt       bool          // without it a store that was emptied would cut every paid quota off until somebody acts
 
 	decisionTokens []string // from a secret: who holds one may spend any tenant's limits
+	receiptKeys    conf.Secret
 	trusted        []string // nobody by default: a header is only a claim
 	forwarded      bool
 
@@ -50,8 +54,9 @@ type config struct {
 	idleTimeout     time.Duration
 	drain           time.Duration // below boot.Grace, which is for all parts
 
-	check   bool
-	proxies canon.Proxies // trusted, parsed
+	check    bool
+	proxies  canon.Proxies // trusted, parsed
+	receipts receipt.Keys  // receiptKeys, parsed
 }
 
 // Bounds of the knobs about usage events, in bytes.
@@ -72,7 +77,10 @@ func knobs(c *config, tokens *conf.Secret, getenv func(string) string) *conf.Set
 	c.broker.Register(s)
 	s.Secret(&c.redisURL, "redis-url", "counter store, redis://[user:password@]host:port[/db], rediss:// or unix://")
 	s.Duration(&c.redisBudget, "redis-budget", counters.DefaultBudget, "longest wait for the counter store per decision, 1ms-10s; then the rules' failure modes decide")
+	s.Bool(&c.cluster, "redis-cluster", false, "redis-url names a node of a Redis Cluster, and more of them as ?addr=host:port&addr=host:port")
+	s.Bool(&c.adopt, "adopt-store", true, "count on from nothing in a counter store that was emptied or replaced; false: quotas and wallets are left to their failure modes until it is restored")
 	s.Secret(tokens, "decision-tokens", "bearer tokens of trusted callers of /v1/decisions, comma-separated, 16 bytes or more each; none: nobody may ask")
+	s.Secret(&c.receiptKeys, "receipt-keys", "keys of receipts, id:secret,id2:secret2, secrets of 16 bytes or more, the same for all gateways: the first signs, all verify; none: no receipts, so no refund and no settlement is asked for")
 	s.Strings(&c.trusted, "trusted-proxies", "", "networks in CIDR notation whose X-Forwarded-For is believed; none by default")
 	s.Bool(&c.forwarded, "forwarded", false, "trusted proxies say the client in Forwarded (RFC 7239) and not in X-Forwarded-For")
 	s.String(&c.dataDir, "data-dir", "data", "directory of the rules' snapshot and of usage events on disk, made when missing, of this gateway alone; empty: neither, and no start without Kafka")
@@ -122,8 +130,11 @@ func (c *config) Validate() error {
 	if c.redisURL.Reveal() == "" {
 		refuse(errors.New("empty"), "redis-url")
 	} else {
-		refuse(counters.Config{URL: c.redisURL.Reveal(), Budget: counters.DefaultBudget}.Validate(), "redis-url")
+		refuse(counters.Config{URL: c.redisURL.Reveal(), Budget: counters.DefaultBudget, Cluster: c.cluster}.Validate(), "redis-url")
 	}
+	var err error
+	c.receipts, err = receipt.ParseKeys(c.receiptKeys.Reveal())
+	refuse(err, "receipt-keys")
 	for _, token := range c.decisionTokens {
 		if len(token) < minToken {
 			refuse(fmt.Errorf("one has %d bytes, want at least %d", len(token), minToken), "decision-tokens")
@@ -223,7 +234,7 @@ func (c *config) usage(stopping <-chan struct{}) usage.Config {
 }
 
 func (c *config) counters() counters.Config {
-	return counters.Config{URL: c.redisURL.Reveal(), Budget: c.redisBudget}
+	return counters.Config{URL: c.redisURL.Reveal(), Budget: c.redisBudget, Cluster: c.cluster, Adopt: c.adopt}
 }
 
 func (c *config) rules() topics.Config {

@@ -38,16 +38,25 @@ func TestParseConfig(t *testing.T) {
 		"PENSTOCK_REDIS_URL", "redis://:hush@127.0.0.1:6379/0",
 		"PENSTOCK_REDIS_BUDGET", "70ms",
 		"PENSTOCK_DECISION_TOKENS", "0123456789abcdef, fedcba9876543210",
+		"PENSTOCK_RECEIPT_KEYS", "b:secret-of-november, a:secret-of-october",
+		"PENSTOCK_REDIS_CLUSTER", "true",
+		"PENSTOCK_ADOPT_STORE", "false",
 	))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if c.receipts.None() || !c.counters().Cluster || c.counters().Adopt {
+		t.Errorf("config %+v", c)
 	}
 	if c.redisBudget != 80*time.Millisecond || len(c.proxies) != 2 || len(c.decisionTokens) != 2 || c.listen != ":8080" {
 		t.Errorf("config %+v", c)
 	}
 	c, err = parseConfig(nil, environment("PENSTOCK_REDIS_URL", "redis://127.0.0.1:6379"))
-	if err != nil || len(c.proxies) != 0 || len(c.decisionTokens) != 0 {
+	if err != nil || len(c.proxies) != 0 || len(c.decisionTokens) != 0 || !c.receipts.None() {
 		t.Errorf("defaults %+v %v, want nobody trusted", c, err)
+	}
+	if c.counters().Cluster || !c.counters().Adopt {
+		t.Errorf("defaults %+v, want one Redis, which is adopted", c.counters())
 	}
 }
 
@@ -60,6 +69,7 @@ func TestParseConfigRefuses(t *testing.T) {
 		"-listen", "8080", "-admin-listen", "", "-gateway-id", "a b", "-kafka-brokers", "", "-schema-registry", "ftp://x", "-kafka-sasl", "PLAIN", "-kafka-password", "hush",
 		"-redis-budget", "1h", "-trusted-proxies", "198.51.100.1", "-snapshot-every", "1ms", "-drain", "1m",
 		"-usage-buffer", "1", "-usage-spool", "1", "-usage-linger", "-1s", "-usage-sync", "0s", "-topic-replicas", "10", "-hash-addresses", "hush",
+		"-receipt-keys", "a:hush-hush,b",
 	}, environment("PENSTOCK_REDIS_URL", "http://:hush@x", "PENSTOCK_DECISION_TOKENS", "hush-hush"))
 	if !errors.Is(err, boot.ErrConfig) {
 		t.Fatalf("parseConfig = %v, want a refusal", err)
@@ -67,7 +77,7 @@ func TestParseConfigRefuses(t *testing.T) {
 	for _, knob := range []string{
 		"-listen", "-admin-listen", "-gateway-id", "-kafka-brokers", "-schema-registry", "-kafka-user", "-redis-url", "-redis-budget",
 		"-decision-tokens", "-trusted-proxies", "-snapshot-every", "-drain",
-		"-usage-buffer", "-usage-spool", "-usage-linger", "-usage-sync", "-topic-replicas", "-hash-addresses",
+		"-usage-buffer", "-usage-spool", "-usage-linger", "-usage-sync", "-topic-replicas", "-hash-addresses", "-receipt-keys",
 	} {
 		if !strings.Contains(err.Error(), knob+" (PENSTOCK_") {
 			t.Errorf("%s is not named", knob)

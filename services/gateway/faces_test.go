@@ -3,10 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +21,7 @@ import (
 	"penstock.dev/services/gateway/httpapi"
 	"penstock.dev/services/gateway/observe"
 	"penstock.dev/services/gateway/proxyapi"
+	"penstock.dev/services/internal/counters"
 	"penstock.dev/services/internal/limit"
 	"penstock.dev/services/internal/rule"
 )
@@ -36,11 +40,24 @@ func (m *model) Decide(_ context.Context, d limit.Decision) (limit.Answer, error
 	return limit.Decide(m.state, time.Now(), d)
 }
 
+func (m *model) DecideAll(ctx context.Context, ds []limit.Decision) ([]limit.Answer, []error) {
+	answers, errs := make([]limit.Answer, len(ds)), make([]error, len(ds))
+	for i := range ds {
+		answers[i], errs[i] = m.Decide(ctx, ds[i])
+	}
+	return answers, errs
+}
+
+func (m *model) Correct(_ context.Context, c limit.Correction) (limit.CorrectionAnswer, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return limit.Correct(m.state, time.Now(), c)
+}
+
 // newFaces wires both faces and their metrics as run does, over a catalogue
 // with one service and one rule by client address.
 func newFaces(t testing.TB, upstream string, units int64) (*proxyapi.Gate, *prometheus.Registry) {
 	t.Helper()
-	metrics := prometheus.NewRegistry()
 	book := decide.NewBook()
 	book.Apply([]decide.Change{
 		{Kind: decide.ServiceKind, ID: "export", Version: 1, Object: &decide.ServiceDef{ID: "export", Upstream: upstream, PathPrefix: "/export"}},
@@ -49,11 +66,18 @@ func newFaces(t testing.TB, upstream string, units int64) (*proxyapi.Gate, *prom
 			Limit: units, Window: time.Hour, Burst: units, OnFailure: rule.Open,
 		}},
 	})
-	decisions, err := observe.NewDecisions(decide.NewService(book, &model{state: limit.NewState()}, time.Now, decide.NewID), metrics)
+	return facesOver(t, book, &model{state: limit.NewState()})
+}
+
+// facesOver is both faces over a catalogue and a counter store.
+func facesOver(t testing.TB, book *decide.Book, store decide.Store) (*proxyapi.Gate, *prometheus.Registry) {
+	t.Helper()
+	metrics := prometheus.NewRegistry()
+	decisions, err := observe.NewDecisions(decide.NewService(book, store, time.Now, decide.NewID, decide.Options{}), metrics)
 	if err != nil {
 		t.Fatal(err)
 	}
-	requests, err := observe.NewRequests(metrics)
+	requests, err := observe.NewRequests(metrics, func() int { return 1 })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,5 +186,118 @@ func TestOneCounter(t *testing.T) {
 	}
 	if _, total := series(t, metrics, "ratelimit_decisions_total"); total != 4 {
 		t.Errorf("%v decisions counted, want 4", total)
+	}
+}
+
+// A silent store is Redis that takes connections and answers nothing.
+func silentStore(t *testing.T) *counters.Store {
+	t.Helper()
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() {
+				_, _ = io.Copy(io.Discard, conn)
+				_ = conn.Close()
+			})
+		}
+	})
+	store, err := counters.Open(counters.Config{URL: "redis://" + ln.Addr().String(), Budget: counters.DefaultBudget}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = store.Close()
+		_ = ln.Close()
+		serving.Wait()
+	})
+	return store
+}
+
+// slack measures, until it is told to stop, how late this machine wakes who
+// asked to be woken: what a bound on a time must allow it.
+func slack() (stop func() time.Duration) {
+	ended, worst := make(chan struct{}), make(chan time.Duration, 1)
+	go func() {
+		most, last := time.Duration(0), time.Now()
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				now := time.Now()
+				most, last = max(most, now.Sub(last)-5*time.Millisecond), now
+			case <-ended:
+				worst <- most
+				return
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(ended)
+		return <-worst
+	}
+}
+
+// TestFC14 guarantees the case's numbers at the decision API, for a store that
+// takes longer than the budget: 400 callers at once are answered within 150 ms,
+// those of the open rule let through, those of the closed one refused, all
+// marked, none with a number that nobody knows, and all counted.
+func TestFC14(t *testing.T) { // alone: it is about time
+	book := decide.NewBook()
+	for i, mode := range []rule.FailureMode{rule.Open, rule.Closed} {
+		book.Apply([]decide.Change{{Kind: decide.RuleKind, ID: string(mode), Version: int64(i + 1), Object: &rule.Rule{
+			ID: string(mode), Enabled: true, Mode: rule.Enforce, Kind: rule.Rate, Algorithm: rule.GCRA, Subject: rule.Tenant, Match: rule.Match{Tenant: string(mode)},
+			Meter: "api-calls", Limit: 10, Window: time.Hour, Burst: 10, OnFailure: mode,
+		}}})
+	}
+	gate, metrics := facesOver(t, book, silentStore(t))
+	before := runtime.NumGoroutine()
+	var all sync.WaitGroup
+	bodies, took := make([]string, 400), make([]time.Duration, 400)
+	stop := slack()
+	for i := range bodies {
+		all.Go(func() {
+			tenant := [...]rule.FailureMode{rule.Open, rule.Closed}[i%2]
+			r := httptest.NewRequest("POST", "/v1/decisions", strings.NewReader(fmt.Sprintf(`{"tenant": %q}`, tenant)))
+			r.Header.Set("Authorization", "Bearer "+decisionToken)
+			w := httptest.NewRecorder()
+			began := time.Now()
+			gate.ServeHTTP(w, r)
+			bodies[i], took[i] = w.Body.String(), time.Since(began)
+		})
+	}
+	all.Wait()
+	machine := 4 * stop()
+	if worst := slices.Max(took); worst > 150*time.Millisecond+machine {
+		t.Errorf("the last answer came after %v (the machine's own slack %v), want within 150 ms", worst, machine)
+	}
+	for i, body := range bodies {
+		want := `"outcome":"ALLOW","status":200,"degraded":true`
+		if i%2 == 1 {
+			want = `"outcome":"DENY","status":503,"code":"store-unavailable","rule_id":"closed","retry_after_seconds":1,"degraded":true`
+		}
+		if !strings.Contains(body, want) || strings.Contains(body, "remaining") || !strings.Contains(body, `"limits":[]`) {
+			t.Fatalf("question %d: %s, want %s", i, body, want)
+		}
+	}
+	if _, total := series(t, metrics, "ratelimit_redis_fallback_total"); total != 400 {
+		t.Errorf("the degraded counter reads %v, want 400", total)
+	}
+	deadline := time.Now().Add(5 * time.Second)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for runtime.NumGoroutine() > before+50 {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+		}
+		<-tick.C
 	}
 }

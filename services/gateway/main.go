@@ -51,16 +51,18 @@ func run(ctx context.Context, p boot.Process) error {
 	if err != nil {
 		return fmt.Errorf("usage: %w", err)
 	}
-	decisions, err := observe.NewDecisions(decide.NewService(book, store, store.Now, decide.NewID), p.Metrics)
+	gateways := &presence{}
+	service := decide.NewService(book, store, store.Now, decide.NewID, decide.Options{Gateways: gateways.count})
+	decisions, err := observe.NewDecisions(service, p.Metrics)
 	if err != nil {
 		return fmt.Errorf("metrics: %w", err)
 	}
-	requests, err := observe.NewRequests(p.Metrics)
+	requests, err := observe.NewRequests(p.Metrics, gateways.count)
 	if err != nil {
 		return fmt.Errorf("metrics: %w", err)
 	}
-	api := httpapi.New(httpapi.Config{Tokens: cfg.decisionTokens}, httpapi.Deps{
-		Catalogue: func() httpapi.Catalogue { return book.Current() }, Decider: decisions, Recorder: told, Log: p.Log,
+	api := httpapi.New(httpapi.Config{Tokens: cfg.decisionTokens, Receipts: cfg.receipts}, httpapi.Deps{
+		Catalogue: func() httpapi.Catalogue { return book.Current() }, Decider: decisions, Recorder: told, Now: store.Now, Log: p.Log,
 	})
 	gate := proxyapi.Serve(cfg.proxy(), proxyapi.Deps{
 		Catalogue: func() proxyapi.Catalogue { return book.Current() }, Decider: decisions,
@@ -76,6 +78,7 @@ func run(ctx context.Context, p boot.Process) error {
 		boot.Close("kafka", broker),
 		boot.Part{Name: "usage.v1", Run: told.Run},
 		boot.Part{Name: "rules.v1", Run: rules.Run},
+		after(rules.Serving(), gateways.part(store, cfg.gatewayID, p.Log)),
 		after(rules.Serving(), gate),
 	)
 }

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +25,7 @@ import (
 	"penstock.dev/services/gateway/decide"
 	"penstock.dev/services/gateway/httpapi"
 	"penstock.dev/services/gateway/proxyapi"
+	"penstock.dev/services/gateway/receipt"
 	"penstock.dev/services/gateway/topics/usage"
 	"penstock.dev/services/internal/kafka"
 	"penstock.dev/services/internal/limit"
@@ -83,6 +86,20 @@ func (s *told) Decide(_ context.Context, d limit.Decision) (limit.Answer, error)
 	return limit.Decide(s.store, noon, d)
 }
 
+// DecideAll is the store.
+func (s *told) DecideAll(ctx context.Context, ds []limit.Decision) ([]limit.Answer, []error) {
+	answers, errs := make([]limit.Answer, len(ds)), make([]error, len(ds))
+	for i := range ds {
+		answers[i], errs[i] = s.Decide(ctx, ds[i])
+	}
+	return answers, errs
+}
+
+// Correct is the store.
+func (s *told) Correct(_ context.Context, c limit.Correction) (limit.CorrectionAnswer, error) {
+	return limit.Correct(s.store, noon, c)
+}
+
 // newTold wires the faces and the events as run does, over a catalogue with one
 // service, and for each tenant the rules of one outcome.
 func newTold(t *testing.T, upstream string) *told {
@@ -107,7 +124,7 @@ func newTold(t *testing.T, upstream string) *told {
 		book.Apply([]decide.Change{{Kind: kind, ID: id, Version: version, Object: object}})
 	}
 	put(decide.ServiceKind, "payments", &decide.ServiceDef{ID: "payments", Upstream: upstream, PathPrefix: "/payments", StripPrefix: true})
-	put(decide.EndpointKind, "pay", &decide.EndpointDef{ID: "pay", Service: "payments", Method: "POST", Path: "/v1/pay/{id}", Cost: 3})
+	put(decide.EndpointKind, "pay", &decide.EndpointDef{ID: "pay", Service: "payments", Method: "POST", Path: "/v1/pay/{id}", Cost: 3, RefundOn: []string{"5xx"}})
 	for _, tenant := range []string{"free", "full", "shadowed", "open", "closed", "banned"} {
 		put(decide.KeyKind, tenant+"-1", &decide.Key{ID: tenant + "-1", Tenant: tenant, Application: "web", User: "u1", Digest: sha256.Sum256([]byte("secret of " + tenant))})
 	}
@@ -131,9 +148,14 @@ func newTold(t *testing.T, upstream string) *told {
 		ID: "banned", Version: 5, Enabled: true, Mode: rule.Enforce, Kind: rule.Block, Algorithm: rule.NoAlgorithm, Match: rule.Match{Tenant: "banned"}, OnFailure: rule.Open,
 	})
 
-	decider := decide.NewService(book, s, func() time.Time { return noon }, decide.NewID)
-	api := httpapi.New(httpapi.Config{Tokens: []string{decisionToken}}, httpapi.Deps{
-		Catalogue: func() httpapi.Catalogue { return book.Current() }, Decider: decider, Recorder: u, Log: slog.New(slog.DiscardHandler),
+	decider := decide.NewService(book, s, func() time.Time { return noon }, decide.NewID, decide.Options{})
+	keys, err := receipt.ParseKeys("2026-11:secret-of-november")
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := httpapi.New(httpapi.Config{Tokens: []string{decisionToken}, Receipts: keys}, httpapi.Deps{
+		Catalogue: func() httpapi.Catalogue { return book.Current() }, Decider: decider, Recorder: u,
+		Now: func() time.Time { return noon }, Log: slog.New(slog.DiscardHandler),
 	})
 	s.gate = proxyapi.New(proxyapi.Config{}, proxyapi.Deps{
 		Catalogue: func() proxyapi.Catalogue { return book.Current() }, Decider: decider, Own: api, Recorder: u, Log: slog.New(slog.DiscardHandler),
@@ -144,8 +166,21 @@ func newTold(t *testing.T, upstream string) *told {
 // event is the one that a request makes.
 func (s *told) event(r *http.Request) usagev1.Event {
 	s.t.Helper()
+	_ = s.answer(r)
+	return s.next()
+}
+
+// answer is what a request is answered.
+func (s *told) answer(r *http.Request) string {
 	r.RemoteAddr = "203.0.113.9:4711"
-	s.gate.ServeHTTP(httptest.NewRecorder(), r)
+	w := httptest.NewRecorder()
+	s.gate.ServeHTTP(w, r)
+	return w.Body.String()
+}
+
+// next is the next event on the topic.
+func (s *told) next() usagev1.Event {
+	s.t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -245,5 +280,61 @@ func TestEvents(t *testing.T) {
 			}
 			check("a request", s.event(send))
 		})
+	}
+}
+
+// TestEventsOfCorrections guarantees every field of the events of a refund, of a
+// settlement and of a charge that refund_on gives back: the decision that each
+// corrects, and its counters as they are then.
+func TestEventsOfCorrections(t *testing.T) {
+	t.Parallel()
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+	t.Cleanup(up.Close)
+	s := newTold(t, up.URL)
+	post := func(path, body string) *http.Request {
+		r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
+		r.Header.Set("Authorization", "Bearer "+decisionToken)
+		return r
+	}
+	ask := func() (id, receipt string, decision usagev1.Event) {
+		var d struct {
+			DecisionID string `json:"decision_id"`
+			Receipt    string
+		}
+		if err := json.Unmarshal([]byte(s.answer(post("/v1/decisions", `{"api_key": "secret of free", "client_ip": "203.0.113.9", "service": "payments", "method": "POST", "path": "/v1/pay/17"}`))), &d); err != nil {
+			t.Fatal(err)
+		}
+		return d.DecisionID, d.Receipt, s.next()
+	}
+	// corrects holds an event of a correction to the decision that it corrects.
+	corrects := func(name string, e, d usagev1.Event, verdict usagev1.Decision, refund string, cost, units, consumed, refunded int64) {
+		t.Helper()
+		want := d
+		want.RefundID = refund
+		want.Decision, want.Cost, want.RuleID, want.Algorithm, want.APIKeyHash = verdict, cost, "", "", nil
+		want.Counters = slices.Clone(d.Counters)
+		want.Counters[0].Units, want.Counters[0].Consumed, want.Counters[0].Refunded = units, consumed, refunded
+		if e.EventID == e.DecisionID || e.DecisionID != d.EventID || e.LatencyUS < 0 {
+			t.Errorf("%s: %+v", name, e)
+		}
+		if diff := cmp.Diff(want, e, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(usagev1.Event{}, "EventID", "DecisionID", "StreamID", "Sequence", "LatencyUS", "Status", "Upstream")); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
+	}
+	id, receipt, d := ask()
+	corrects("a refund", s.event(post("/v1/decisions/"+id+"/refund", fmt.Sprintf(`{"receipt": %q, "refund_id": "f-1", "units": 2}`, receipt))), d, usagev1.DecisionRefund, "f-1", 2, -2, 3, 2)
+	id, receipt, d = ask()
+	corrects("a settlement", s.event(post("/v1/decisions/"+id+"/settle", fmt.Sprintf(`{"receipt": %q, "cost": 7}`, receipt))), d, usagev1.DecisionSettle, "", 7, 4, 10, 2)
+
+	r := httptest.NewRequest(http.MethodPost, "/payments/v1/pay/18", nil)
+	r.Header.Set("X-API-Key", "secret of free")
+	d = s.event(r)
+	if d.Decision != usagev1.DecisionAllow || d.Status != 503 {
+		t.Errorf("the request: %+v", d)
+	}
+	e := s.next()
+	corrects("refund_on", e, d, usagev1.DecisionRefund, e.RefundID, 3, -3, 13, 5)
+	if want := d.EventID.String(); e.RefundID != want {
+		t.Errorf("refund_on: the refund is %s, want the decision's id %s", e.RefundID, want)
 	}
 }

@@ -17,8 +17,11 @@ type meter struct{ requests *observe.Requests }
 
 // Proxied is what the gate calls.
 func (m meter) Proxied(x proxyapi.Exchange) {
-	m.requests.Answered(x.Status, x.Took, x.Waited, x.Cut)
+	m.requests.Answered(observe.Answer{Status: x.Status, Took: x.Took, Queued: x.Queued, Upstream: x.Waited, Cut: x.Cut})
 }
+
+// Refunded is what the gate calls.
+func (m meter) Refunded(ok bool) { m.requests.Refunded(ok) }
 
 // after is a part that begins once ready is closed. The data port does not
 // open before there are rules: without any, everything would pass.

@@ -10,8 +10,8 @@ import (
 	"penstock.dev/services/internal/rule"
 )
 
-// appendDecision appends the answer's JSON.
-func appendDecision(dst []byte, d *decide.Decision) []byte {
+// appendDecision appends the answer's JSON, but for the brace at its end.
+func (a *API) appendDecision(dst []byte, d *decide.Decision) []byte {
 	dst = appendUUID(append(dst, `{"decision_id":`...), d.ID)
 	dst = appendString(append(dst, `,"outcome":`...), string(d.Outcome))
 	dst = strconv.AppendInt(append(dst, `,"status":`...), int64(d.Status), 10)
@@ -24,9 +24,15 @@ func appendDecision(dst []byte, d *decide.Decision) []byte {
 	if d.CanRetry {
 		dst = strconv.AppendInt(append(dst, `,"retry_after_seconds":`...), max(1, seconds(d.RetryAfter)), 10)
 	}
+	if queued(d) {
+		dst = strconv.AppendInt(append(dst, `,"delay_ms":`...), milliseconds(d.Delay), 10)
+	}
 	dst = strconv.AppendBool(append(dst, `,"degraded":`...), d.Degraded)
 	dst = strconv.AppendInt(append(dst, `,"cost":`...), d.Cost, 10)
 	dst = strconv.AppendInt(append(dst, `,"rules_version":`...), d.RulesVersion, 10)
+	if receipt := a.receipt(d); receipt != "" {
+		dst = append(append(append(dst, `,"receipt":"`...), receipt...), '"')
+	}
 	dst = append(dst, `,"limits":[`...)
 	for i := range d.Limits {
 		if i > 0 {
@@ -34,7 +40,21 @@ func appendDecision(dst []byte, d *decide.Decision) []byte {
 		}
 		dst = appendLimit(dst, &d.Limits[i])
 	}
-	return append(dst, "]}\n"...)
+	return append(dst, ']')
+}
+
+// queued reports whether a decision says how long its request waits: one that
+// passes and that a leaky bucket had a say in.
+func queued(d *decide.Decision) bool {
+	if d.Outcome != decide.Allow {
+		return false
+	}
+	for i := range d.Limits {
+		if l := &d.Limits[i]; l.Algorithm == rule.LeakyBucket && l.Mode == rule.Enforce {
+			return true
+		}
+	}
+	return d.Delay > 0
 }
 
 func appendLimit(dst []byte, l *decide.Limit) []byte {
@@ -44,14 +64,19 @@ func appendLimit(dst []byte, l *decide.Limit) []byte {
 	dst = appendString(append(dst, `,"meter":`...), l.Meter)
 	dst = appendString(append(dst, `,"mode":`...), string(l.Mode))
 	dst = strconv.AppendInt(append(dst, `,"limit":`...), l.Limit, 10)
-	if l.Kind == rule.Quota {
+	if l.Kind == rule.Quota || l.Kind == rule.Wallet {
 		dst = strconv.AppendInt(append(dst, `,"consumed":`...), l.Consumed, 10)
 		dst = strconv.AppendInt(append(dst, `,"refunded":`...), l.Refunded, 10)
 	}
+	if l.Kind == rule.Wallet {
+		dst = strconv.AppendInt(append(dst, `,"balance":`...), l.Balance, 10)
+	}
 	dst = strconv.AppendInt(append(dst, `,"remaining":`...), l.Remaining, 10)
-	dst = strconv.AppendInt(append(dst, `,"reset_seconds":`...), seconds(l.Reset), 10)
+	if l.Kind != rule.Wallet || !l.PeriodEnd.IsZero() { // a prepaid wallet has no end to wait for
+		dst = strconv.AppendInt(append(dst, `,"reset_seconds":`...), seconds(l.Reset), 10)
+	}
 	dst = strconv.AppendBool(append(dst, `,"passed":`...), l.Passed)
-	if l.Kind == rule.Quota {
+	if !l.PeriodEnd.IsZero() {
 		dst = appendTime(append(dst, `,"period_start":`...), l.PeriodStart)
 		dst = appendTime(append(dst, `,"period_end":`...), l.PeriodEnd)
 	}
@@ -93,9 +118,14 @@ func appendString(dst []byte, s string) []byte {
 }
 
 // seconds is a wait in whole seconds, rounded up.
-func seconds(d time.Duration) int64 {
+func seconds(d time.Duration) int64 { return whole(d, time.Second) }
+
+// milliseconds is a wait in whole ones, rounded up.
+func milliseconds(d time.Duration) int64 { return whole(d, time.Millisecond) }
+
+func whole(d, unit time.Duration) int64 {
 	if d <= 0 {
 		return 0
 	}
-	return int64((d-1)/time.Second) + 1
+	return int64((d-1)/unit) + 1
 }

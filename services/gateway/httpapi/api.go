@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	_ "embed"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"mime"
@@ -15,17 +16,21 @@ import (
 	"time"
 
 	"penstock.dev/services/gateway/decide"
+	"penstock.dev/services/gateway/receipt"
 )
 
-// The paths of this API, exactly.
+// The paths of this API, exactly, but for those of correctionPath.
 const (
 	decisionsPath = "/v1/decisions"
+	batchPath     = "/v1/decisions:batch"
 	openAPIPath   = "/v1/openapi.json"
 )
 
 const (
-	maxBody  = 64 << 10         // bytes of a question
-	bodyTime = 10 * time.Second // for it to arrive
+	maxBody  = 64 << 10         // bytes of a question or a correction
+	maxBatch = 1 << 20          // bytes of a batch
+	bodyTime = 10 * time.Second // for either to arrive
+	maxKept  = 128 << 10        // bytes of a buffer that is used again
 )
 
 //go:embed openapi.json
@@ -39,40 +44,49 @@ type Catalogue interface {
 	UnknownKey(q decide.Query, at time.Time) decide.Decision
 }
 
-// A Decider decides: a decide.Service.
+// A Decider decides, and corrects what it decided: a decide.Service.
 type Decider interface {
 	Decide(ctx context.Context, q decide.Query) (decide.Decision, error)
+	DecideAll(ctx context.Context, qs []decide.Query) ([]decide.Decision, []error)
+	Refund(ctx context.Context, r decide.Receipt, id string, units int64) (decide.Correction, error)
+	Settle(ctx context.Context, r decide.Receipt, cost int64) (decide.Correction, error)
 }
 
-// A Recorder is told of every decision that makes an event, once. It must
-// neither block nor fail.
+// A Recorder is told of every decision and correction that makes an event,
+// once. It must neither block nor fail.
 type Recorder interface {
 	Record(u decide.Usage)
 }
 
 // Config says who may ask.
 type Config struct {
-	Tokens []string // bearer tokens of trusted callers; none: nobody may ask
+	Tokens   []string     // bearer tokens of trusted callers; none: nobody may ask
+	Receipts receipt.Keys // sign and verify receipts; none: answers have none, and nothing can be corrected
 }
 
-// Deps is what an API works with. All are required but Recorder.
+// Deps is what an API works with. All are required but Recorder and Now.
 type Deps struct {
 	Catalogue func() Catalogue // the one in force
 	Decider   Decider
 	Recorder  Recorder
+	Now       func() time.Time // the best estimate of the counter store's clock, by which receipts age; nil: this process's
 	Log       *slog.Logger
 }
 
 // An API answers questions. It is safe for concurrent use.
 type API struct {
-	deps    Deps
-	tokens  [][sha256.Size]byte // digests: equal in length whatever a caller sends
-	buffers sync.Pool
+	deps     Deps
+	tokens   [][sha256.Size]byte // digests: equal in length whatever a caller sends
+	receipts receipt.Keys
+	buffers  sync.Pool
 }
 
 // New returns an API.
 func New(cfg Config, deps Deps) *API {
-	a := &API{deps: deps, buffers: sync.Pool{New: func() any { return new(buffer) }}}
+	a := &API{deps: deps, receipts: cfg.Receipts, buffers: sync.Pool{New: func() any { return new(buffer) }}}
+	if a.deps.Now == nil {
+		a.deps.Now = time.Now
+	}
 	for _, token := range cfg.Tokens {
 		a.tokens = append(a.tokens, sha256.Sum256([]byte(token)))
 	}
@@ -80,31 +94,73 @@ func New(cfg Config, deps Deps) *API {
 }
 
 // Serves reports whether a path is one of this API's.
-func (a *API) Serves(path string) bool { return path == decisionsPath || path == openAPIPath }
+func (a *API) Serves(path string) bool {
+	if path == openAPIPath {
+		return true
+	}
+	rest, ok := strings.CutPrefix(path, decisionsPath)
+	if !ok {
+		return false
+	}
+	_, _, correction := correctionPath(rest)
+	return rest == "" || path == batchPath || correction
+}
 
 // ServeHTTP answers one request.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	switch r.URL.Path {
-	case decisionsPath:
-		if r.Method != http.MethodPost {
-			w.Header().Set("Allow", http.MethodPost)
-			refuse(w, errMethod)
-			return
-		}
-		if err := a.decide(w, r); err != nil {
-			a.fail(w, r, err)
-		}
-	case openAPIPath:
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			w.Header().Set("Allow", "GET, HEAD")
-			refuse(w, errMethod)
-			return
-		}
+	path := r.URL.Path
+	switch {
+	case !a.Serves(path):
+		refuse(w, errNoPath)
+	case path == openAPIPath && r.Method != http.MethodGet && r.Method != http.MethodHead:
+		w.Header().Set("Allow", "GET, HEAD")
+		refuse(w, errMethod)
+	case path == openAPIPath:
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-cache")
 		_, _ = w.Write(openAPI)
+	case r.Method != http.MethodPost:
+		w.Header().Set("Allow", http.MethodPost)
+		refuse(w, errMethod)
+	case path == decisionsPath:
+		a.post(w, r, maxBody, a.decide)
+	case path == batchPath:
+		a.post(w, r, maxBatch, a.batch)
 	default:
-		refuse(w, errNoPath)
+		a.post(w, r, maxBody, a.correct)
+	}
+}
+
+// post takes in the body of a trusted caller, has it answered into the same
+// buffer, and sends that.
+func (a *API) post(w http.ResponseWriter, r *http.Request, most int64, answer func(h http.Header, r *http.Request, b *buffer) error) {
+	b := a.buffers.Get().(*buffer)
+	err := a.take(w, r, b, most)
+	if err == nil {
+		err = answer(w.Header(), r, b)
+	}
+	if err != nil {
+		a.fail(w, r, err)
+	} else {
+		h := w.Header()
+		h.Set("Content-Type", "application/json")
+		h.Set("Cache-Control", "no-store")
+		_, _ = w.Write(b.out)
+	}
+	if cap(b.in) <= maxKept && cap(b.out) <= maxKept {
+		a.buffers.Put(b)
+	}
+}
+
+// take reads the body of a request that may be answered.
+func (a *API) take(w http.ResponseWriter, r *http.Request, b *buffer, most int64) error {
+	switch {
+	case !a.trusted(r):
+		return errUnauthorized
+	case !isJSON(r.Header.Get("Content-Type")):
+		return errMedia
+	default:
+		return b.read(w, r, most)
 	}
 }
 
@@ -120,18 +176,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // decide answers one question.
-func (a *API) decide(w http.ResponseWriter, r *http.Request) error {
-	switch {
-	case !a.trusted(r):
-		return errUnauthorized
-	case !isJSON(r.Header.Get("Content-Type")):
-		return errMedia
-	}
-	b := a.buffers.Get().(*buffer)
-	defer a.buffers.Put(b)
-	if err := b.read(w, r); err != nil {
-		return err
-	}
+func (a *API) decide(h http.Header, r *http.Request, b *buffer) error {
 	q, err := parse(string(b.in))
 	if err != nil {
 		return err
@@ -140,14 +185,10 @@ func (a *API) decide(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	b.out = appendDecision(b.out[:0], &d)
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Cache-Control", "no-store")
+	b.out = append(a.appendDecision(b.out[:0], &d), "}\n"...)
 	if d.Replayed {
-		h.Set("Idempotent-Replayed", "true")
+		h.Set(replayedHeader, "true")
 	}
-	_, _ = w.Write(b.out)
 	return nil
 }
 
@@ -156,16 +197,15 @@ func (a *API) decide(w http.ResponseWriter, r *http.Request) error {
 func (a *API) answer(ctx context.Context, q *question) (decide.Decision, error) {
 	began := time.Now()
 	if q.secret != "" {
-		q.digest = sha256.Sum256([]byte(q.secret))
 		rules := a.deps.Catalogue()
-		key, ok := rules.Key(q.digest)
-		if !ok {
+		known, err := q.identify(rules)
+		if err != nil {
+			return decide.Decision{}, err
+		}
+		if !known {
 			d := rules.UnknownKey(q.Query, began)
 			a.record(&d, q, time.Since(began))
 			return d, nil
-		}
-		if err := q.resolve(&key); err != nil {
-			return decide.Decision{}, err
 		}
 		began = time.Now()
 	}
@@ -217,14 +257,17 @@ func isJSON(contentType string) bool {
 	return err == nil && kind == "application/json" && (charset == "" || strings.EqualFold(charset, "utf-8"))
 }
 
-// A buffer holds a question and its answer.
+// replayedHeader marks an answer that was given before.
+const replayedHeader = "Idempotent-Replayed"
+
+// A buffer holds a request and its answer.
 type buffer struct{ in, out []byte }
 
-// read takes in the body of a question.
-func (b *buffer) read(w http.ResponseWriter, r *http.Request) error {
+// read takes in a body of at most so many bytes.
+func (b *buffer) read(w http.ResponseWriter, r *http.Request, most int64) error {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(bodyTime))
-	body := http.MaxBytesReader(w, r.Body, maxBody)
+	body := http.MaxBytesReader(w, r.Body, most)
 	for b.in = b.in[:0]; ; {
 		if len(b.in) == cap(b.in) {
 			b.in = append(b.in, make([]byte, max(1024, cap(b.in)))...)[:len(b.in)]
@@ -238,7 +281,7 @@ func (b *buffer) read(w http.ResponseWriter, r *http.Request) error {
 			_ = rc.SetReadDeadline(time.Time{})
 			return nil
 		case errors.As(err, &large):
-			return errTooLarge
+			return fmt.Errorf("%w: more than %d bytes", errTooLarge, most)
 		default:
 			w.Header().Set("Connection", "close")
 			return errBody

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,6 +18,7 @@ import (
 
 	"penstock.dev/services/gateway/decide"
 	"penstock.dev/services/gateway/httpapi"
+	"penstock.dev/services/internal/period"
 	"penstock.dev/services/internal/rule"
 )
 
@@ -39,8 +39,12 @@ func TestDecision(t *testing.T) {
 	}
 	e := f.ask(question)
 	id := regexp.MustCompile(`[0-9a-f-]{36}`).FindString(e.body)
+	receipt := regexp.MustCompile(`"receipt":"([\w-]+)"`).FindStringSubmatch(e.body)
+	if receipt == nil {
+		t.Fatalf("no receipt in %s", e.body)
+	}
 	want := `{"decision_id":"` + id + `","outcome":"DENY","status":429,"code":"rate-limited","rule_id":"acme-burst",` +
-		`"retry_after_seconds":20,"degraded":false,"cost":2,"rules_version":3,"limits":[` +
+		`"retry_after_seconds":20,"degraded":false,"cost":2,"rules_version":3,"receipt":"` + receipt[1] + `","limits":[` +
 		`{"rule_id":"acme-burst","kind":"rate","algorithm":"gcra","meter":"api-calls","mode":"enforce","limit":3,"remaining":1,"reset_seconds":20,"passed":false},` +
 		`{"rule_id":"acme-month","kind":"quota","algorithm":"quota","meter":"api-calls","mode":"enforce","limit":1000,"consumed":2,"refunded":0,` +
 		`"remaining":998,"reset_seconds":3600,"passed":true,"period_start":"2026-11-01T00:00:00Z","period_end":"2026-12-01T00:00:00Z"},` +
@@ -91,6 +95,85 @@ func TestOutcomes(t *testing.T) {
 	f.mu.Unlock()
 	if d := f.decided(`{"tenant": "acme"}`); !d.Degraded || d.Status != 503 || d.Code != "store-unavailable" || d.RetryAfter == nil || *d.RetryAfter != 1 || len(d.Limits) != 0 {
 		t.Errorf("without the store: %+v", d)
+	}
+}
+
+// TestFC11 guarantees that a cost of exactly the capacity is told to wait, and
+// that one above it is told why no wait helps.
+func TestFC11(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range []rule.Algorithm{rule.GCRA, rule.TokenBucket} {
+		f := newFace(t)
+		f.rate("ten", rule.Tenant, 10, func(r *rule.Rule) { r.Algorithm, r.Window = algorithm, 10*time.Second })
+		const ten = `{"tenant": "acme", "cost": 10}`
+		f.decided(ten)
+		if d := f.decided(ten); d.Code != "rate-limited" || d.RetryAfter == nil || *d.RetryAfter != 10 {
+			t.Errorf("%s: cost 10: %+v", algorithm, d)
+		}
+		if d := f.decided(`{"tenant": "acme", "cost": 11}`); d.Status != 429 || d.Code != "cost-exceeds-limit" || d.RetryAfter != nil {
+			t.Errorf("%s: cost 11: %+v", algorithm, d)
+		}
+		f.advance(10 * time.Second)
+		if d := f.decided(ten); d.Outcome != "ALLOW" || len(d.Limits) != 1 || d.Limits[0].Remaining != 0 {
+			t.Errorf("%s: after the wait: %+v", algorithm, d)
+		}
+	}
+}
+
+// TestWallet guarantees what an answer says of a wallet: what was granted, the
+// balance with its sign, what is left, and no period for a prepaid one.
+func TestWallet(t *testing.T) {
+	t.Parallel()
+	f := newFace(t)
+	f.wallet("acme", 15)
+	for _, want := range []string{
+		`"limit":15,"consumed":10,"refunded":0,"balance":5,"remaining":5,"passed":true}]`,
+		`"limit":15,"consumed":20,"refunded":0,"balance":-5,"remaining":0,"passed":true}]`,
+		`"outcome":"DENY","status":429,"code":"wallet-empty","rule_id":"acme-wallet","degraded":false,`,
+	} {
+		if e := f.ask(`{"tenant": "acme", "cost": 10}`); !strings.Contains(e.body, want) || strings.Contains(e.body, "reset_seconds") || strings.Contains(e.body, "retry_after") {
+			t.Errorf("answered %s, want %s", e.body, want)
+		}
+	}
+	f.wallet("acme", 26)
+	if e := f.ask(`{"tenant": "acme", "cost": 10}`); !strings.Contains(e.body, `"limit":26,"consumed":30,"refunded":0,"balance":-4,"remaining":0,"passed":true}]`) {
+		t.Errorf("topped up: %s", e.body)
+	}
+	f.put(decide.RuleKind, "globex-wallet", &rule.Rule{
+		ID: "globex-wallet", Enabled: true, Mode: rule.Enforce, Kind: rule.Wallet, Algorithm: rule.OverdraftWallet, Wallet: rule.Renewable, Limit: 4,
+		Subject: rule.Tenant, Match: rule.Match{Tenant: "globex"}, Meter: "credits", OnFailure: rule.Closed,
+		Period: &period.Spec{Unit: period.Month, Count: 1, Alignment: period.Calendar},
+	})
+	want := `"limit":4,"consumed":10,"refunded":0,"balance":-6,"remaining":0,"reset_seconds":3600,"passed":true,"period_start":"2026-11-01T00:00:00Z","period_end":"2026-12-01T00:00:00Z"}]`
+	if e := f.ask(`{"tenant": "globex", "cost": 10}`); !strings.Contains(e.body, want) {
+		t.Errorf("a renewable one: %s, want %s", e.body, want)
+	}
+	if d := f.decided(`{"tenant": "globex"}`); d.Code != "wallet-empty" || d.RetryAfter == nil || *d.RetryAfter != 3600 {
+		t.Errorf("a renewable one: %+v", d)
+	}
+}
+
+// TestQueue guarantees that an answer says how long its request has to wait in
+// the queue of a leaky bucket, rounded up, and that one that does not pass has
+// no such wait.
+func TestQueue(t *testing.T) {
+	t.Parallel()
+	f := newFace(t)
+	f.rate("queue", rule.Tenant, 3, func(r *rule.Rule) {
+		r.Algorithm, r.Window, r.MaxDelay = rule.LeakyBucket, time.Second, 400*time.Millisecond
+	})
+	for i, want := range []int64{0, 334, -1} {
+		d := f.decided(`{"tenant": "acme"}`)
+		switch {
+		case want < 0 && (d.Outcome != "DENY" || d.DelayMS != nil || d.Code != "rate-limited"):
+			t.Errorf("question %d: %+v, want a refusal", i+1, d)
+		case want >= 0 && (d.Outcome != "ALLOW" || d.DelayMS == nil || *d.DelayMS != want):
+			t.Errorf("question %d: %+v, want %d ms", i+1, d, want)
+		}
+	}
+	f.rate("queue", rule.Tenant, 3, nil)
+	if d := f.decided(`{"tenant": "acme"}`); d.DelayMS != nil {
+		t.Errorf("without a queue: %+v", d)
 	}
 }
 
@@ -394,7 +477,11 @@ func TestRequests(t *testing.T) {
 	if e = f.send("GET", "/v1/openapi.json", ``); e.status != 200 || !json.Valid([]byte(e.body)) || !strings.Contains(e.body, `"openapi": "3.1.0"`) {
 		t.Errorf("document: %d %.100s", e.status, e.body)
 	}
-	for path, want := range map[string]bool{"/v1/decisions": true, "/v1/openapi.json": true, "/v1/decisions/": false, "/v1/decisions/x": false, "/": false} {
+	for path, want := range map[string]bool{
+		"/v1/decisions": true, "/v1/openapi.json": true, "/v1/decisions/": false, "/v1/decisions/x": false, "/": false, "/v1/decision": false,
+		"/v1/decisions:batch": true, "/v1/decisions:": false, "/v1/decisions:batch/": false, "/v1/decisions/x/refund": true, "/v1/decisions/x/settle": true,
+		"/v1/decisions//refund": false, "/v1/decisions/x/refund/": false, "/v1/decisions/x/y/refund": false, "/v1/decisions/refund": false, "/v1/decisionsx/refund": false,
+	} {
 		if f.Serves(path) != want {
 			t.Errorf("Serves(%s) = %v", path, !want)
 		}
@@ -521,9 +608,7 @@ func TestErrors(t *testing.T) {
 		{"a caller who has gone", gone, context.Canceled, 499, "client-gone", nil},
 	} {
 		f := newFace(t)
-		f.API = httpapi.New(httpapi.Config{Tokens: []string{token}}, httpapi.Deps{
-			Catalogue: func() httpapi.Catalogue { return f.book.Current() }, Decider: broken{tt.err}, Log: slog.New(slog.DiscardHandler),
-		})
+		f.API = f.with(broken{Decider: f.service, err: tt.err}, "")
 		f.ctx = tt.ctx
 		e := f.ask(`{"tenant": "acme"}`)
 		if fields := refused(t, e, tt.status, tt.code); !slices.Equal(fields, tt.fields) || strings.Contains(e.body, "password") {
@@ -532,9 +617,24 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A broken decider does not decide.
-type broken struct{ err error }
+// A broken decider does not decide, nor correct.
+type broken struct {
+	httpapi.Decider
+	err error
+}
 
 func (b broken) Decide(context.Context, decide.Query) (decide.Decision, error) {
 	return decide.Decision{}, b.err
+}
+
+func (b broken) DecideAll(_ context.Context, qs []decide.Query) ([]decide.Decision, []error) {
+	return make([]decide.Decision, len(qs)), slices.Repeat([]error{b.err}, len(qs))
+}
+
+func (b broken) Refund(context.Context, decide.Receipt, string, int64) (decide.Correction, error) {
+	return decide.Correction{}, b.err
+}
+
+func (b broken) Settle(context.Context, decide.Receipt, int64) (decide.Correction, error) {
+	return decide.Correction{}, b.err
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -23,6 +24,7 @@ import (
 
 	"penstock.dev/services/gateway/decide"
 	"penstock.dev/services/gateway/httpapi"
+	"penstock.dev/services/gateway/receipt"
 	"penstock.dev/services/internal/limit"
 	"penstock.dev/services/internal/period"
 	"penstock.dev/services/internal/rule"
@@ -97,8 +99,9 @@ var t0 = time.Date(2026, 11, 30, 23, 0, 0, 0, time.UTC)
 // clock that only tests move. Every exchange is held to the document.
 type face struct {
 	*httpapi.API
-	t    testing.TB
-	book *decide.Book
+	t       testing.TB
+	book    *decide.Book
+	service *decide.Service
 
 	mu      sync.Mutex
 	now     time.Time
@@ -114,13 +117,25 @@ type face struct {
 func newFace(t testing.TB) *face {
 	t.Helper()
 	f := &face{t: t, book: decide.NewBook(), now: t0, state: limit.NewState()}
-	f.API = httpapi.New(httpapi.Config{Tokens: []string{"another-0123456789", token}}, httpapi.Deps{
+	f.service = decide.NewService(f.book, f, f.clock, decide.NewID, decide.Options{})
+	f.API = f.with(f.service, "2026-11:secret-of-november")
+	return f
+}
+
+// with is the API over a decider and keys.
+func (f *face) with(decider httpapi.Decider, keys string) *httpapi.API {
+	f.t.Helper()
+	receipts, err := receipt.ParseKeys(keys)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return httpapi.New(httpapi.Config{Tokens: []string{"another-0123456789", token}, Receipts: receipts}, httpapi.Deps{
 		Catalogue: func() httpapi.Catalogue { return f.book.Current() },
-		Decider:   decide.NewService(f.book, f, f.clock, decide.NewID),
+		Decider:   decider,
 		Recorder:  f,
+		Now:       f.clock,
 		Log:       slog.New(slog.DiscardHandler),
 	})
-	return f
 }
 
 // Record is the recorder.
@@ -139,6 +154,37 @@ func (f *face) Decide(_ context.Context, d limit.Decision) (limit.Answer, error)
 	}
 	f.last = d
 	return limit.Decide(f.state, f.now, d)
+}
+
+// DecideAll is the counter store.
+func (f *face) DecideAll(ctx context.Context, ds []limit.Decision) ([]limit.Answer, []error) {
+	answers, errs := make([]limit.Answer, len(ds)), make([]error, len(ds))
+	for i := range ds {
+		answers[i], errs[i] = f.Decide(ctx, ds[i])
+	}
+	return answers, errs
+}
+
+// Correct is the counter store.
+func (f *face) Correct(_ context.Context, c limit.Correction) (limit.CorrectionAnswer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down {
+		return limit.CorrectionAnswer{}, context.DeadlineExceeded
+	}
+	return limit.Correct(f.state, f.now, c)
+}
+
+func (f *face) advance(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.now = f.now.Add(d)
+}
+
+func (f *face) stop(down bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.down = down
 }
 
 func (f *face) clock() time.Time {
@@ -167,6 +213,15 @@ func (f *face) rate(id string, subject rule.Subject, units int64, change func(*r
 		change(r)
 	}
 	f.put(decide.RuleKind, id, r)
+}
+
+// wallet adds a prepaid wallet of a tenant's credits and what it was granted.
+func (f *face) wallet(tenant string, granted int64) {
+	f.put(decide.WalletKind, tenant+":credits", &decide.Wallet{Tenant: tenant, Meter: "credits", Granted: granted})
+	f.put(decide.RuleKind, tenant+"-wallet", &rule.Rule{
+		ID: tenant + "-wallet", Enabled: true, Mode: rule.Enforce, Kind: rule.Wallet, Algorithm: rule.OverdraftWallet, Wallet: rule.Prepaid,
+		Subject: rule.Tenant, Match: rule.Match{Tenant: tenant}, Meter: "credits", OnFailure: rule.Closed,
+	})
 }
 
 func (f *face) monthly(id string, units int64) {
@@ -235,7 +290,7 @@ func (f *face) hold(request func() *http.Request, e exchange) {
 // ask asks one question as a trusted caller.
 func (f *face) ask(question string) exchange {
 	f.t.Helper()
-	return f.send("POST", "/v1/decisions", question, "Authorization", "Bearer "+token, "Content-Type", "application/json")
+	return f.post("/v1/decisions", question)
 }
 
 // A decision is the answer as a client reads it.
@@ -246,14 +301,18 @@ type decision struct {
 	Code         string
 	RuleID       string `json:"rule_id"`
 	RetryAfter   *int64 `json:"retry_after_seconds"`
+	DelayMS      *int64 `json:"delay_ms"`
 	Degraded     bool
+	Replayed     bool
 	Cost         int64
 	RulesVersion int64 `json:"rules_version"`
+	Receipt      string
 	Limits       []struct {
 		RuleID             string `json:"rule_id"`
 		Limit, Remaining   int64
 		Consumed, Refunded *int64
-		ResetSeconds       int64 `json:"reset_seconds"`
+		Balance            *int64
+		ResetSeconds       *int64 `json:"reset_seconds"`
 		Passed             bool
 		Kind, Algorithm    string
 		Meter, Mode        string
@@ -275,6 +334,24 @@ func (f *face) decided(question string) (d decision) {
 		f.t.Fatalf("%s: %v", e.body, err)
 	}
 	return d
+}
+
+// post sends a request as a trusted caller.
+func (f *face) post(path, body string) exchange {
+	f.t.Helper()
+	return f.send("POST", path, body, "Authorization", "Bearer "+token, "Content-Type", "application/json")
+}
+
+// remaining is what a tenant has left by a rule.
+func (f *face) remaining(tenant, rule string) int64 {
+	f.t.Helper()
+	for _, l := range f.decided(fmt.Sprintf(`{"tenant": %q, "cost": 0}`, tenant)).Limits {
+		if l.RuleID == rule {
+			return l.Remaining
+		}
+	}
+	f.t.Fatalf("%s does not apply to %s", rule, tenant)
+	return 0
 }
 
 type problem struct {

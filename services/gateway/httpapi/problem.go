@@ -3,8 +3,8 @@ package httpapi
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,9 +17,10 @@ var (
 	errMethod       = errors.New("the path does not have this method")
 	errUnauthorized = errors.New("a bearer token of a trusted caller is needed (the gateway's -decision-tokens)")
 	errMedia        = errors.New("the body must be application/json in UTF-8")
-	errTooLarge     = fmt.Errorf("the body is larger than %d bytes", maxBody)
+	errTooLarge     = errors.New("the body is too large")
 	errBody         = errors.New("the body did not arrive, or not in time")
 	errGone         = errors.New("the connection was closed before the answer")
+	errReceipt      = errors.New("the receipt is not good for this")
 )
 
 // statusGone answers a caller who has closed its half of the connection; any
@@ -46,8 +47,19 @@ var problems = []problem{
 	{errGone, statusGone, "client-gone", "The caller did not wait"},
 	{errFaulty, http.StatusBadRequest, "malformed", "The question cannot be read, or is out of bounds"},
 	{decide.ErrCost, http.StatusBadRequest, "malformed", "The question cannot be read, or is out of bounds"},
+	{decide.ErrRefundID, http.StatusBadRequest, "malformed", "The question cannot be read, or is out of bounds"},
 	{decide.ErrRequestIDReused, http.StatusConflict, "request-id-reused", "The request id was used for another question"},
+	{errReceipt, http.StatusForbidden, "receipt-invalid", "The receipt is not good for this"},
+	{decide.ErrNothingCharged, http.StatusConflict, "nothing-charged", "The decision charged nothing"},
+	{decide.ErrRefundExceeds, http.StatusConflict, "refund-exceeds-charge", "More was to be given back than is left of the charge"},
+	{decide.ErrAlreadySettled, http.StatusConflict, "already-settled", "The decision was settled at another cost"},
+	{decide.ErrTooManyRefunds, http.StatusConflict, "too-many-refunds", "The decision was refunded too many times"},
+	{decide.ErrStoreUnavailable, http.StatusServiceUnavailable, "store-unavailable", "The counter store does not answer"},
 }
+
+// storeRetry is the Retry-After while the counter store does not answer: the
+// least that can be said in whole seconds.
+const storeRetry = "1"
 
 var internalProblem = problem{nil, http.StatusInternalServerError, "internal", "The question could not be decided"}
 
@@ -74,6 +86,11 @@ type faults []fault
 
 func (f *faults) add(field, message string) { *f = append(*f, fault{field, message}) }
 
+// name reports whether a field is among them.
+func (f *faults) name(field string) bool {
+	return slices.ContainsFunc(*f, func(one fault) bool { return one.Field == field })
+}
+
 // Error implements error.
 func (f faults) Error() string {
 	var b strings.Builder
@@ -89,6 +106,26 @@ func (f faults) Error() string {
 // Is makes faults match errFaulty.
 func (f faults) Is(target error) bool { return target == errFaulty }
 
+// faultsOf names the fields that an error is about.
+func faultsOf(err error) (list faults) {
+	switch {
+	case errors.As(err, &list):
+	case errors.Is(err, decide.ErrRequestIDReused):
+		list.add("request_id", "was used within a day for other dimensions or another cost")
+	case errors.Is(err, decide.ErrCost):
+		list.add("cost", "is out of bounds")
+	case errors.Is(err, decide.ErrRefundID):
+		list.add("refund_id", "is out of bounds")
+	case errors.Is(err, errReceipt):
+		list.add("receipt", err.Error())
+	case errors.Is(err, decide.ErrRefundExceeds):
+		list.add("units", "are more than what is left of the charge")
+	case errors.Is(err, decide.ErrAlreadySettled):
+		list.add("cost", "is not the one that the decision was settled at")
+	}
+	return list
+}
+
 // refuse answers an error as problem+json (RFC 9457).
 func refuse(w http.ResponseWriter, err error) {
 	p := problemOf(err)
@@ -100,24 +137,24 @@ func refuse(w http.ResponseWriter, err error) {
 		Code   string `json:"code"`
 		Errors faults `json:"errors"`
 	}{"https://penstock.dev/problems/" + p.code, p.title, p.status, err.Error(), p.code, faults{}}
-	var list faults
-	switch {
-	case errors.As(err, &list):
-		body.Errors = list
-	case errors.Is(err, decide.ErrRequestIDReused):
-		body.Errors.add("request_id", "was used within a day for other dimensions or another cost")
-	case errors.Is(err, decide.ErrCost):
-		body.Errors.add("cost", "is out of bounds")
-	case p.status == http.StatusInternalServerError:
+	body.Errors = append(body.Errors, faultsOf(err)...)
+	switch p.status {
+	case http.StatusInternalServerError:
 		body.Detail = "the gateway's log has the cause"
+	case http.StatusServiceUnavailable: // whose cause names machines of ours
+		body.Detail = "nothing was answered within the gateway's -redis-budget, or the store has lost what it held; " +
+			"the same request may be sent again: it is done once"
 	}
 	text, err := json.Marshal(&body)
 	if err != nil { // texts and numbers always marshal
 		text = []byte("{}")
 	}
 	h := w.Header()
-	if p.status == http.StatusUnauthorized {
+	switch p.status {
+	case http.StatusUnauthorized:
 		h.Set("WWW-Authenticate", `Bearer realm="penstock"`)
+	case http.StatusServiceUnavailable:
+		h.Set("Retry-After", storeRetry)
 	}
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")

@@ -31,6 +31,17 @@ type question struct {
 	labels string            // as JSON; empty: none
 }
 
+// identify looks up the API key of a question that has one, and fills in what
+// it stands for. The error is faults.
+func (q *question) identify(rules Catalogue) (known bool, err error) {
+	q.digest = sha256.Sum256([]byte(q.secret))
+	key, ok := rules.Key(q.digest)
+	if !ok {
+		return false, nil
+	}
+	return true, q.resolve(&key)
+}
+
 // resolve fills in what an API key stands for. The error is faults.
 func (q *question) resolve(key *decide.Key) error {
 	var list faults
@@ -55,49 +66,61 @@ func (q *question) resolve(key *decide.Key) error {
 
 // parse reads a question. The error is faults.
 func parse(body string) (q question, err error) {
+	err = read(body, func(s *scanner, list *faults) { q = s.question(list) })
+	return q, err
+}
+
+// read reads the one JSON value of a body. The error is faults.
+func read(body string, value func(s *scanner, list *faults)) error {
 	if !utf8.ValidString(body) {
-		return q, faults{{"body", "is not UTF-8"}}
+		return faults{{"body", "is not UTF-8"}}
 	}
 	var list faults
 	s := &scanner{text: body}
-	s.object("", func(field string) {
-		switch field {
-		case "request_id":
-			q.RequestID = s.bounded(field, maxValue, &list)
-		case "tenant":
-			q.Tenant = s.bounded(field, maxValue, &list)
-		case "application":
-			q.Application = s.bounded(field, maxValue, &list)
-		case "user":
-			q.User = s.bounded(field, maxValue, &list)
-		case "api_key":
-			q.secret = s.bounded(field, maxValue, &list)
-		case "service":
-			q.Service = s.bounded(field, maxValue, &list)
-		case "client_ip":
-			q.Address = address(s.bounded(field, maxValue, &list), &list)
-		case "method":
-			q.Method = method(s.bounded(field, maxMethod, &list), &list)
-		case "path":
-			q.Path = path(s.bounded(field, maxPath, &list), &list)
-		case "cost":
-			q.Cost = cost(s.integer(field), &list)
-		case "labels":
-			q.Labels, q.labels = s.labels(&list)
-		default:
-			s.fail(field, "is not a field of a question")
-		}
-	})
+	value(s, &list)
 	if s.rest() {
 		s.fail("body", "has something behind its end")
 	}
 	switch {
 	case s.fault != nil:
-		return q, faults{*s.fault}
+		return faults{*s.fault}
 	case len(list) > 0:
-		return q, list
+		return list
 	}
-	return q, nil
+	return nil
+}
+
+// question reads one.
+func (s *scanner) question(list *faults) (q question) {
+	s.object("", func(field string) {
+		switch field {
+		case "request_id":
+			q.RequestID = s.bounded(field, maxValue, list)
+		case "tenant":
+			q.Tenant = s.bounded(field, maxValue, list)
+		case "application":
+			q.Application = s.bounded(field, maxValue, list)
+		case "user":
+			q.User = s.bounded(field, maxValue, list)
+		case "api_key":
+			q.secret = s.bounded(field, maxValue, list)
+		case "service":
+			q.Service = s.bounded(field, maxValue, list)
+		case "client_ip":
+			q.Address = address(s.bounded(field, maxValue, list), list)
+		case "method":
+			q.Method = method(s.bounded(field, maxMethod, list), list)
+		case "path":
+			q.Path = path(s.bounded(field, maxPath, list), list)
+		case "cost":
+			q.Cost = s.units(field, 0, list)
+		case "labels":
+			q.Labels, q.labels = s.labels(list)
+		default:
+			s.fail(field, "is not a field of a question")
+		}
+	})
+	return q
 }
 
 // bounded reads a text of at most so many bytes.
@@ -148,13 +171,15 @@ func path(text string, list *faults) string {
 	return p.Match
 }
 
-func cost(digits string, list *faults) *int64 {
+// units reads a number of units, nil when it is none.
+func (s *scanner) units(field string, least int64, list *faults) *int64 {
+	digits := s.integer(field)
 	if digits == "" {
 		return nil
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || n < 0 || n > rule.Unlimited {
-		list.add("cost", fmt.Sprintf("is not within 0 and %d", rule.Unlimited))
+	if err != nil || n < least || n > rule.Unlimited {
+		list.add(field, fmt.Sprintf("is not within %d and %d", least, rule.Unlimited))
 		return nil
 	}
 	return &n

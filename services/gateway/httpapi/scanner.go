@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -89,6 +90,35 @@ func (s *scanner) object(field string, each func(name string)) {
 			return
 		case !s.take(','):
 			s.fail(where, "is not JSON: neither a comma nor an end behind "+strconv.Quote(name))
+		}
+	}
+}
+
+// array reads an array of at most so many values. Each is called before every
+// one, and must read it.
+func (s *scanner) array(field string, most int, each func(i int)) {
+	if s.fault != nil {
+		return
+	}
+	if !s.take('[') {
+		s.fail(field, "is not a JSON array")
+		return
+	}
+	if s.take(']') {
+		return
+	}
+	for i := 0; s.fault == nil; i++ {
+		if i == most {
+			s.fail(field, fmt.Sprintf("has more than %d items", most))
+			return
+		}
+		each(i)
+		switch {
+		case s.fault != nil:
+		case s.take(']'):
+			return
+		case !s.take(','):
+			s.fail(field, "is not JSON: neither a comma nor an end behind an item")
 		}
 	}
 }

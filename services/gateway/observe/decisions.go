@@ -14,9 +14,13 @@ import (
 	"penstock.dev/services/internal/rule"
 )
 
-// A Decider decides: a decide.Service, and what decorates one.
+// A Decider decides, and corrects what it decided: a decide.Service, and what
+// decorates one.
 type Decider interface {
 	Decide(ctx context.Context, q decide.Query) (decide.Decision, error)
+	DecideAll(ctx context.Context, qs []decide.Query) ([]decide.Decision, []error)
+	Refund(ctx context.Context, r decide.Receipt, id string, units int64) (decide.Correction, error)
+	Settle(ctx context.Context, r decide.Receipt, cost int64) (decide.Correction, error)
 }
 
 // A failure is why a request got no decision: the closed set of label values.
@@ -29,16 +33,29 @@ const (
 	otherFailure    failure = "other"
 )
 
+// A mode is what decides without the counter store: the closed set of label
+// values.
+type mode string
+
+const (
+	openMode   mode = "open"
+	closedMode mode = "closed"
+	localMode  mode = "local"
+	limitMode  mode = "limit"
+)
+
+var modes = []mode{openMode, closedMode, localMode, limitMode}
+
 var (
 	outcomes = []decide.Outcome{decide.Allow, decide.Deny, decide.Blocked}
 	codes    = []decide.Code{
-		decide.RateLimited, decide.QuotaExceeded, decide.BlockedByRule, decide.StoreUnavailable, decide.CostExceedsLimit,
+		decide.RateLimited, decide.QuotaExceeded, decide.WalletEmpty, decide.BlockedByRule, decide.StoreUnavailable, decide.CostExceedsLimit,
 	}
 	failures = []failure{costOutOfBounds, requestIDReused, callerGone, otherFailure}
 )
 
-// Decisions counts the decisions of another Decider. It is safe for concurrent
-// use.
+// Decisions counts the decisions and corrections of another Decider. It is safe
+// for concurrent use.
 type Decisions struct {
 	next      Decider
 	decisions map[decide.Outcome]prometheus.Counter
@@ -48,6 +65,9 @@ type Decisions struct {
 	shadow    prometheus.Counter
 	replays   prometheus.Counter
 	seconds   prometheus.Histogram
+	degraded  map[mode]prometheus.Counter
+	refunds   map[result]prometheus.Counter
+	settled   map[result]prometheus.Counter
 }
 
 // NewDecisions decorates next. Metrics go to the given registerer.
@@ -85,6 +105,18 @@ func NewDecisions(next Decider, r prometheus.Registerer) (*Decisions, error) {
 			Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .0075, .01, .025, .05, .1, .25, .5, 1, 2.5},
 		}),
 	}
+	d.degraded = counters(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "penstock_gateway_degraded_total",
+		Help: "Decisions without the counter store, by what decided in its stead: open let it pass, closed refused, local counted here, limit needed no store.",
+	}, []string{"mode"}), modes)
+	d.refunds = counters(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "penstock_gateway_refunds_total",
+		Help: "Refunds that were asked for, of proxied requests included, by what became of each.",
+	}, []string{"result"}), results)
+	d.settled = counters(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "penstock_gateway_settlements_total",
+		Help: "Settlements that were asked for, by what became of each.",
+	}, []string{"result"}), results)
 	return d, reg.err
 }
 
@@ -92,22 +124,52 @@ func NewDecisions(next Decider, r prometheus.Registerer) (*Decisions, error) {
 func (d *Decisions) Decide(ctx context.Context, q decide.Query) (decide.Decision, error) {
 	began := time.Now()
 	answer, err := d.next.Decide(ctx, q)
+	d.account(ctx, &answer, err, time.Since(began))
+	return answer, err
+}
+
+// DecideAll is the decorated Decider's. Each decision took as long as all.
+func (d *Decisions) DecideAll(ctx context.Context, qs []decide.Query) ([]decide.Decision, []error) {
+	began := time.Now()
+	answers, errs := d.next.DecideAll(ctx, qs)
+	took := time.Since(began)
+	for i := range answers {
+		d.account(ctx, &answers[i], errs[i], took)
+	}
+	return answers, errs
+}
+
+// account counts one decision.
+func (d *Decisions) account(ctx context.Context, answer *decide.Decision, err error, took time.Duration) {
 	if err != nil {
 		count(d.failures, failureOf(ctx, err))
-		return answer, err
+		return
 	}
-	d.seconds.Observe(time.Since(began).Seconds())
+	d.seconds.Observe(took.Seconds())
 	count(d.decisions, answer.Outcome)
 	count(d.refusals, answer.Code)
 	if answer.Degraded {
 		d.fallback.Inc()
+		count(d.degraded, modeOf(answer))
 	}
 	if answer.Replayed {
 		d.replays.Inc()
 	} else if answer.Outcome == decide.Allow && shadowed(answer.Limits) {
 		d.shadow.Inc()
 	}
-	return answer, nil
+}
+
+func modeOf(d *decide.Decision) mode {
+	switch {
+	case d.Local:
+		return localMode
+	case d.Code == decide.StoreUnavailable:
+		return closedMode
+	case d.Outcome == decide.Allow:
+		return openMode
+	default:
+		return limitMode
+	}
 }
 
 func failureOf(ctx context.Context, err error) failure {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,14 +25,31 @@ import (
 
 // A scripted Decider gives one answer, after a while.
 type scripted struct {
-	decision decide.Decision
-	err      error
-	takes    time.Duration
+	decision   decide.Decision
+	correction decide.Correction
+	err        error
+	takes      time.Duration
 }
 
 func (s *scripted) Decide(context.Context, decide.Query) (decide.Decision, error) {
 	<-time.After(s.takes) // in virtual time
 	return s.decision, s.err
+}
+
+func (s *scripted) DecideAll(ctx context.Context, qs []decide.Query) ([]decide.Decision, []error) {
+	ds, errs := make([]decide.Decision, len(qs)), make([]error, len(qs))
+	for i := range qs {
+		ds[i], errs[i] = s.Decide(ctx, qs[i])
+	}
+	return ds, errs
+}
+
+func (s *scripted) Refund(context.Context, decide.Receipt, string, int64) (decide.Correction, error) {
+	return s.correction, s.err
+}
+
+func (s *scripted) Settle(context.Context, decide.Receipt, int64) (decide.Correction, error) {
+	return s.correction, s.err
 }
 
 // page is what a scraper reads.
@@ -85,14 +103,32 @@ func TestDecisions(t *testing.T) {
 		{
 			"a degraded pass",
 			scripted{decision: decide.Decision{Outcome: decide.Allow, Degraded: true}},
-			[]string{`ratelimit_decisions_total{outcome="ALLOW"}`, "ratelimit_redis_fallback_total"},
+			[]string{`ratelimit_decisions_total{outcome="ALLOW"}`, "ratelimit_redis_fallback_total", `penstock_gateway_degraded_total{mode="open"}`},
+		},
+		{
+			"a pass that was counted here",
+			scripted{decision: decide.Decision{Outcome: decide.Allow, Degraded: true, Local: true}},
+			[]string{`ratelimit_decisions_total{outcome="ALLOW"}`, "ratelimit_redis_fallback_total", `penstock_gateway_degraded_total{mode="local"}`},
+		},
+		{
+			"a cost that no store is needed to refuse",
+			scripted{decision: decide.Decision{Outcome: decide.Deny, Code: decide.CostExceedsLimit, Degraded: true}},
+			[]string{
+				`ratelimit_decisions_total{outcome="DENY"}`, `penstock_gateway_refusals_total{code="cost-exceeds-limit"}`,
+				"ratelimit_redis_fallback_total", `penstock_gateway_degraded_total{mode="limit"}`,
+			},
+		},
+		{
+			"an empty wallet",
+			scripted{decision: decide.Decision{Outcome: decide.Deny, Code: decide.WalletEmpty}},
+			[]string{`ratelimit_decisions_total{outcome="DENY"}`, `penstock_gateway_refusals_total{code="wallet-empty"}`},
 		},
 		{
 			"a degraded refusal",
 			scripted{decision: decide.Decision{Outcome: decide.Deny, Code: decide.StoreUnavailable, Degraded: true}},
 			[]string{
 				`ratelimit_decisions_total{outcome="DENY"}`, `penstock_gateway_refusals_total{code="store-unavailable"}`,
-				"ratelimit_redis_fallback_total",
+				"ratelimit_redis_fallback_total", `penstock_gateway_degraded_total{mode="closed"}`,
 			},
 		},
 		{
@@ -121,7 +157,6 @@ func TestDecisions(t *testing.T) {
 			[]string{`penstock_gateway_undecided_total{reason="other"}`},
 		},
 	}
-	counts := regexp.MustCompile(`(?m)^((?:ratelimit|penstock)_\w+_total(?:\{[^}]*\})?) (\S+)$`)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -134,20 +169,70 @@ func TestDecisions(t *testing.T) {
 			if _, err := d.Decide(t.Context(), decide.Query{}); !errors.Is(err, tt.give.err) {
 				t.Errorf("Decide = %v, want the decorated one's error", err)
 			}
-			want := map[string]bool{}
-			for _, s := range tt.moves {
-				want[s] = true
+			moved(t, page(r), 1, tt.moves...)
+			if _, errs := d.DecideAll(t.Context(), make([]decide.Query, 2)); len(errs) != 2 || !errors.Is(errs[1], tt.give.err) {
+				t.Errorf("DecideAll = %v, want the decorated one's errors", errs)
 			}
-			for _, m := range counts.FindAllStringSubmatch(page(r), -1) {
-				if (m[2] == "1") != want[m[1]] || m[2] != "0" && m[2] != "1" {
-					t.Errorf("%s reads %s", m[1], m[2])
-				}
-				delete(want, m[1])
-			}
-			if len(want) > 0 {
-				t.Errorf("no series %v", want)
-			}
+			moved(t, page(r), 3, tt.moves...)
 		})
+	}
+}
+
+var counts = regexp.MustCompile(`(?m)^((?:ratelimit|penstock)_\w+_total(?:\{[^}]*\})?) (\S+)$`)
+
+// moved checks that of all counters these read n, and the others 0.
+func moved(t *testing.T, page string, n int, series ...string) {
+	t.Helper()
+	want := map[string]bool{}
+	for _, s := range series {
+		want[s] = true
+	}
+	for _, m := range counts.FindAllStringSubmatch(page, -1) {
+		if (m[2] == strconv.Itoa(n)) != want[m[1]] || m[2] != "0" && m[2] != strconv.Itoa(n) {
+			t.Errorf("%s reads %s", m[1], m[2])
+		}
+		delete(want, m[1])
+	}
+	if len(want) > 0 {
+		t.Errorf("no series %v", want)
+	}
+}
+
+// TestCorrections guarantees what each end of a refund and of a settlement
+// counts as.
+func TestCorrections(t *testing.T) {
+	t.Parallel()
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, tt := range []struct {
+		name   string
+		give   scripted
+		ctx    context.Context
+		result string
+	}{
+		{"made", scripted{}, t.Context(), "made"},
+		{"made before", scripted{correction: decide.Correction{Replayed: true}}, t.Context(), "repeated"},
+		{"more than is left", scripted{err: fmt.Errorf("x: %w", decide.ErrRefundExceeds)}, t.Context(), "refused"},
+		{"settled otherwise", scripted{err: fmt.Errorf("x: %w", decide.ErrAlreadySettled)}, t.Context(), "refused"},
+		{"of nothing", scripted{err: fmt.Errorf("x: %w", decide.ErrNothingCharged)}, t.Context(), "refused"},
+		{"one too many", scripted{err: fmt.Errorf("x: %w", decide.ErrTooManyRefunds)}, t.Context(), "refused"},
+		{"no store", scripted{err: fmt.Errorf("x: %w", decide.ErrStoreUnavailable)}, t.Context(), "unavailable"},
+		{"nobody waits", scripted{err: context.Canceled}, gone, "caller_gone"},
+		{"anything else", scripted{err: errors.New("x")}, t.Context(), "failed"},
+	} {
+		r := prometheus.NewRegistry()
+		d, err := observe.NewDecisions(&tt.give, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err := d.Refund(tt.ctx, decide.Receipt{}, "r", 1); !errors.Is(err, tt.give.err) || c.Replayed != tt.give.correction.Replayed {
+			t.Errorf("%s: Refund = %+v, %v", tt.name, c, err)
+		}
+		moved(t, page(r), 1, fmt.Sprintf("penstock_gateway_refunds_total{result=%q}", tt.result))
+		if c, err := d.Settle(tt.ctx, decide.Receipt{}, 1); !errors.Is(err, tt.give.err) || c.Replayed != tt.give.correction.Replayed {
+			t.Errorf("%s: Settle = %+v, %v", tt.name, c, err)
+		}
+		moved(t, page(r), 1, fmt.Sprintf("penstock_gateway_refunds_total{result=%q}", tt.result), fmt.Sprintf("penstock_gateway_settlements_total{result=%q}", tt.result))
 	}
 }
 
@@ -201,26 +286,38 @@ func TestRequestsAreInSeconds(t *testing.T) {
 	t.Parallel()
 
 	r := prometheus.NewRegistry()
-	q, err := observe.NewRequests(r)
+	q, err := observe.NewRequests(r, func() int { return 3 })
 	if err != nil {
 		t.Fatal(err)
 	}
-	q.Answered(200, 300*time.Millisecond, 250*time.Millisecond, false)
-	q.Answered(429, 2*time.Millisecond, 0, false)
-	q.Answered(502, time.Second, time.Second, true)
-	q.Answered(418, time.Millisecond, time.Millisecond, false)
-	q.Answered(101, time.Millisecond, time.Millisecond, false)
+	for _, a := range []observe.Answer{
+		{Status: 200, Took: 300 * time.Millisecond, Upstream: 250 * time.Millisecond, Queued: 40 * time.Millisecond},
+		{Status: 429, Took: 2 * time.Millisecond},
+		{Status: 502, Took: time.Second, Upstream: time.Second, Cut: true},
+		{Status: 418, Took: time.Millisecond, Upstream: time.Millisecond},
+		{Status: 101, Took: time.Millisecond, Upstream: time.Millisecond},
+	} {
+		q.Answered(a)
+	}
+	q.Refunded(true)
+	q.Refunded(true)
+	q.Refunded(false)
 	p := page(r)
 	for series, want := range map[string]float64{
-		`penstock_gateway_requests_total{status="2xx"}`:   1,
-		`penstock_gateway_requests_total{status="429"}`:   1,
-		`penstock_gateway_requests_total{status="502"}`:   1,
-		`penstock_gateway_requests_total{status="4xx"}`:   1,
-		`penstock_gateway_requests_total{status="other"}`: 1,
-		"penstock_gateway_answers_cut_total":              1,
-		"penstock_gateway_request_seconds_sum":            1.304,
-		"penstock_gateway_upstream_seconds_sum":           1.252,
-		"penstock_gateway_own_seconds_sum":                0.002,
+		`penstock_gateway_requests_total{status="2xx"}`:           1,
+		`penstock_gateway_requests_total{status="429"}`:           1,
+		`penstock_gateway_requests_total{status="502"}`:           1,
+		`penstock_gateway_requests_total{status="4xx"}`:           1,
+		`penstock_gateway_requests_total{status="other"}`:         1,
+		"penstock_gateway_answers_cut_total":                      1,
+		"penstock_gateway_request_seconds_sum":                    1.304,
+		"penstock_gateway_upstream_seconds_sum":                   1.252,
+		"penstock_gateway_own_seconds_sum":                        0.002,
+		"penstock_gateway_queue_seconds_sum":                      0.04,
+		"penstock_gateway_queue_seconds_count":                    1,
+		"penstock_gateway_gateways":                               3,
+		`penstock_gateway_upstream_refunds_total{result="given"}`: 2,
+		`penstock_gateway_upstream_refunds_total{result="kept"}`:  1,
 	} {
 		if got := reads(t, p, series); got < want-1e-9 || got > want+1e-9 {
 			t.Errorf("%s reads %v, want %v", series, got, want)
@@ -235,6 +332,14 @@ func (blank) Decide(context.Context, limit.Decision) (limit.Answer, error) {
 	return limit.Answer{Allowed: true}, nil
 }
 
+func (blank) DecideAll(_ context.Context, ds []limit.Decision) ([]limit.Answer, []error) {
+	return slices.Repeat([]limit.Answer{{Allowed: true}}, len(ds)), make([]error, len(ds))
+}
+
+func (blank) Correct(context.Context, limit.Correction) (limit.CorrectionAnswer, error) {
+	return limit.CorrectionAnswer{}, errors.New("nothing was charged")
+}
+
 // TestFC33 guarantees that no request can add a series: after ten thousand
 // decisions and requests that differ in everything a client can choose, the
 // page is as long as before, and no value of theirs is on it.
@@ -242,11 +347,11 @@ func TestFC33(t *testing.T) {
 	t.Parallel()
 
 	r := prometheus.NewRegistry()
-	q, err := observe.NewRequests(r)
+	q, err := observe.NewRequests(r, func() int { return 1 })
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := observe.NewDecisions(decide.NewService(decide.NewBook(), blank{}, time.Now, decide.NewID), r)
+	d, err := observe.NewDecisions(decide.NewService(decide.NewBook(), blank{}, time.Now, decide.NewID, decide.Options{}), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +364,7 @@ func TestFC33(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		q.Answered(100+i, time.Millisecond, 0, false)
+		q.Answered(observe.Answer{Status: 100 + i, Took: time.Millisecond})
 	}
 	after := page(r)
 	if lines := strings.Count(after, "\n"); lines != before || strings.Contains(after, "chosen") {

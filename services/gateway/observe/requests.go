@@ -19,6 +19,15 @@ var statuses = map[int]answer{
 	400: "400", 401: "401", 403: "403", 404: "404", 429: "429", 499: "499", 502: "502", 503: "503", 504: "504",
 }
 
+// A refund is whether a charge could be given back: the closed set of label
+// values.
+type refund string
+
+const (
+	given refund = "given"
+	kept  refund = "kept"
+)
+
 // buckets are in seconds.
 var buckets = []float64{.0005, .001, .0025, .005, .0075, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60}
 
@@ -30,11 +39,18 @@ type Requests struct {
 	seconds  prometheus.Histogram
 	upstream prometheus.Histogram
 	own      prometheus.Histogram
+	queued   prometheus.Histogram
+	refunds  map[refund]prometheus.Counter
 }
 
-// NewRequests returns counters. Metrics go to the given registerer.
-func NewRequests(r prometheus.Registerer) (*Requests, error) {
+// NewRequests returns counters. Metrics go to the given registerer; gateways is
+// how many there are.
+func NewRequests(r prometheus.Registerer, gateways func() int) (*Requests, error) {
 	reg := &registry{Registerer: r}
+	reg.add(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "penstock_gateway_gateways",
+		Help: "Gateways on this counter store, this one included, as it said last. Rules with on_failure local are shared among them.",
+	}, func() float64 { return float64(gateways()) }))
 	q := &Requests{
 		total: counters(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "penstock_gateway_requests_total",
@@ -52,6 +68,14 @@ func NewRequests(r prometheus.Registerer) (*Requests, error) {
 			Name: "penstock_gateway_upstream_seconds", Buckets: buckets,
 			Help: "Waiting for an upstream's headers, or its failure; requests that were forwarded only.",
 		}),
+		queued: histogram(reg, prometheus.HistogramOpts{
+			Name: "penstock_gateway_queue_seconds", Buckets: buckets,
+			Help: "Waiting in the queue of a leaky bucket; requests that had to wait only.",
+		}),
+		refunds: counters(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "penstock_gateway_upstream_refunds_total",
+			Help: "Charges of proxied requests to give back by their endpoint's refund_on, by whether they were: given, or kept because the counter store did not answer.",
+		}, []string{"result"}), []refund{given, kept}),
 		own: histogram(reg, prometheus.HistogramOpts{
 			Name: "penstock_gateway_own_seconds", Buckets: buckets,
 			Help: "The whole time of requests that were answered without an upstream, refusals above all.",
@@ -60,18 +84,38 @@ func NewRequests(r prometheus.Registerer) (*Requests, error) {
 	return q, reg.err
 }
 
-// Answered counts one request: its status; the upstream's share of the time, 0
-// when there was none; and whether the answer was cut.
-func (q *Requests) Answered(status int, took, waited time.Duration, cut bool) {
-	count(q.total, answerOf(status))
-	if cut {
+// An Answer is how one request was answered.
+type Answer struct {
+	Status   int
+	Took     time.Duration
+	Queued   time.Duration // part of it in a queue; 0: none
+	Upstream time.Duration // part of it waiting for the upstream; 0: there was none
+	Cut      bool          // it ended early
+}
+
+// Answered counts one request.
+func (q *Requests) Answered(a Answer) {
+	count(q.total, answerOf(a.Status))
+	if a.Cut {
 		q.cut.Inc()
 	}
-	q.seconds.Observe(took.Seconds())
-	if waited > 0 {
-		q.upstream.Observe(waited.Seconds())
+	q.seconds.Observe(a.Took.Seconds())
+	if a.Queued > 0 {
+		q.queued.Observe(a.Queued.Seconds())
+	}
+	if a.Upstream > 0 {
+		q.upstream.Observe(a.Upstream.Seconds())
 	} else {
-		q.own.Observe(took.Seconds())
+		q.own.Observe(a.Took.Seconds())
+	}
+}
+
+// Refunded counts one charge that was to be given back.
+func (q *Requests) Refunded(ok bool) {
+	if ok {
+		count(q.refunds, given)
+	} else {
+		count(q.refunds, kept)
 	}
 }
 

@@ -179,6 +179,44 @@ func TestFC05Quota(t *testing.T) {
 	}
 }
 
+// TestFC11 guarantees that a cost of exactly the capacity is told to wait, and
+// passes after that; and that one above it is told that no wait helps.
+func TestFC11(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range []rule.Algorithm{rule.GCRA, rule.TokenBucket} {
+		g := newGate(t, proxyapi.Config{})
+		g.service("up", newEcho(t).URL, nil)
+		for cost := int64(10); cost <= 11; cost++ {
+			id := fmt.Sprint("c", cost)
+			g.put(decide.EndpointKind, id, &decide.EndpointDef{ID: id, Service: "up", Path: "/" + id, Cost: cost})
+		}
+		g.rate("ten", rule.IP, 10, func(r *rule.Rule) { r.Algorithm, r.Window = algorithm, 10*time.Second })
+		if w := g.send("203.0.113.9", "GET", "/up/c10"); w.Code != 200 {
+			t.Fatalf("%s: answered %d", algorithm, w.Code)
+		}
+		w := g.send("203.0.113.9", "GET", "/up/c10")
+		refused(t, w.Code, w.Header(), w.Body.String(), 429, "rate-limited")
+		if got := w.Header().Get("Retry-After"); got != "10" {
+			t.Errorf("%s: cost 10: Retry-After %q, want 10", algorithm, got)
+		}
+		w = g.send("203.0.113.9", "GET", "/up/c11")
+		p := refused(t, w.Code, w.Header(), w.Body.String(), 429, "cost-exceeds-limit")
+		if w.Header().Get("Retry-After") != "" || !strings.Contains(p.Detail, "above what can ever pass") {
+			t.Errorf("%s: cost 11: %v %s", algorithm, w.Header(), w.Body)
+		}
+		g.advance(10 * time.Second)
+		if w = g.send("203.0.113.9", "GET", "/up/c10"); w.Code != 200 || w.Header().Get("X-RateLimit-Remaining") != "0" {
+			t.Errorf("%s: after the wait: %d %v", algorithm, w.Code, w.Header())
+		}
+		g.rate("ten", rule.IP, 0, nil)
+		for range 100 {
+			if w = g.send("203.0.113.10", "GET", "/up/c10"); w.Code != 429 || w.Header().Get("Retry-After") != "" {
+				t.Fatalf("%s: limit 0: %d %v", algorithm, w.Code, w.Header())
+			}
+		}
+	}
+}
+
 // TestFC33 guarantees that what is kept does not grow with paths, keys and
 // methods: one upstream, and no counter that no rule asks for. (That metrics do
 // not grow is observe's test.)

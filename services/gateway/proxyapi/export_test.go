@@ -21,6 +21,9 @@ func Strip(h http.Header) { strip(h) }
 // Forget forgets the upstreams that nobody has asked for since a time.
 func (g *Gate) Forget(before time.Time) { g.pool.forget(before) }
 
+// DrainRefunds is what closing does with charges that are being given back.
+func (g *Gate) DrainRefunds(within time.Duration) (left int) { return g.back.drain(within) }
+
 // Upstreams is how many upstreams are kept.
 func (g *Gate) Upstreams() (n int) {
 	g.pool.known.Range(func(any, any) bool { n++; return true })

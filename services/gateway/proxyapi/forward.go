@@ -23,7 +23,7 @@ func (x *exchange) forward() {
 	}
 	if err != nil {
 		x.gate.deps.Log.Error("service cannot be reached", "service_id", x.service.ID, "error", err.Error())
-		x.refuse(unreachable)
+		x.disappoint(unreachable)
 		return
 	}
 	ctx, cancel := context.WithCancelCause(x.in.Context())
@@ -120,6 +120,7 @@ func (x *exchange) receive(res *http.Response, w *watch, body *upload) error {
 		delete(res.Header, "Access-Control-Allow-Credentials")
 	}
 	delete(res.Header, http.CanonicalHeaderKey(degradedHeader))
+	x.giveBack(res.StatusCode, false)
 	x.dress(res.Header)
 	w.streams()
 	if res.StatusCode == http.StatusSwitchingProtocols {
@@ -171,20 +172,27 @@ func (x *exchange) fail(cause, broken, err error) {
 	case errors.Is(cause, errClientSlow):
 		x.refuse(clientSlow)
 	case errors.Is(cause, errUpstreamSlow):
-		x.refuse(tooSlow)
+		x.disappoint(tooSlow)
 	case errors.Is(cause, errClosing):
-		x.refuse(closing)
+		x.disappoint(closing)
 	case cause != nil || errors.Is(broken, io.ErrUnexpectedEOF) || errors.As(broken, &timeout):
 		x.gone = true
 		x.refuse(clientGone)
 	case broken != nil:
 		x.refuse(unreadable)
 	case errors.As(err, &timeout) && timeout.Timeout():
-		x.refuse(tooSlow)
+		x.disappoint(tooSlow)
 	default:
 		x.gate.deps.Log.Debug("upstream failed", "service_id", x.service.ID, "error", err.Error())
-		x.refuse(unreachable)
+		x.disappoint(unreachable)
 	}
+}
+
+// disappoint answers a request that passed and came to nothing without its
+// client's doing.
+func (x *exchange) disappoint(p *problem) {
+	x.giveBack(p.Status, p == tooSlow)
+	x.refuse(p)
 }
 
 const (

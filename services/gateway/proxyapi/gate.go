@@ -17,13 +17,16 @@ import (
 type Catalogue interface {
 	Key(digest [32]byte) (decide.Key, bool)
 	Route(host, path string) (svc *decide.ServiceDef, rest string, ok bool)
+	// Endpoint is that of a path behind its service's prefix, or nil.
+	Endpoint(service, method, path string) *decide.EndpointDef
 	// UnknownKey is the refusal of a request whose key is not in the catalogue.
 	UnknownKey(q decide.Query, at time.Time) decide.Decision
 }
 
-// A Decider decides: a decide.Service.
+// A Decider decides, and gives back what it charged: a decide.Service.
 type Decider interface {
 	Decide(ctx context.Context, q decide.Query) (decide.Decision, error)
+	Refund(ctx context.Context, r decide.Receipt, id string, units int64) (decide.Correction, error)
 }
 
 // Own is what the gateway itself answers on the data port: the decision API.
@@ -34,13 +37,16 @@ type Own interface {
 }
 
 // A Meter is told of every request that was not the gateway's own, once, when
-// it has been answered. It must not block.
+// it has been answered, and of every charge that was to be given back. It must
+// not block.
 type Meter interface {
 	Proxied(Exchange)
+	Refunded(ok bool)
 }
 
 // A Recorder is told of every decision that makes an event, once: when its
-// exchange has ended, or earlier where that takes long. It must not block.
+// exchange has ended, or earlier where that takes long; and then of its refund.
+// It must not block.
 type Recorder interface {
 	Record(u decide.Usage)
 }
@@ -58,6 +64,7 @@ type Exchange struct {
 	Cut      bool   // the upstream, or the gate's own closing, ended the answer early
 	Upstream int    // the upstream's status; 0 when it gave none
 	Took     time.Duration
+	Queued   time.Duration // part of Took: in the queue of a leaky bucket
 	Waited   time.Duration // part of Took: until the upstream's headers, or its failure
 }
 
@@ -76,12 +83,13 @@ type Gate struct {
 	cfg  Config
 	deps Deps
 	pool pool
+	back refunds
 	busy sync.RWMutex // held for reading by every request, for writing once the gate is closed
 }
 
 // New returns a gate. It starts nothing.
 func New(cfg Config, deps Deps) *Gate {
-	g := &Gate{cfg: cfg.withDefaults(), deps: deps}
+	g := &Gate{cfg: cfg.withDefaults(), deps: deps, back: newRefunds()}
 	g.pool.connect = g.cfg.ConnectTimeout
 	return g
 }
@@ -134,6 +142,8 @@ type exchange struct {
 	decision decide.Decision
 	decided  bool
 	story    story
+	refunded bool          // the charge is given back, or was tried to be
+	queued   time.Duration // in the queue of a leaky bucket
 	upstream int           // status
 	waited   time.Duration // until the upstream's headers
 	gone     bool          // the client went away
@@ -159,7 +169,7 @@ func (x *exchange) serve() {
 		x.turnAway(p)
 		return
 	}
-	if !x.decide() {
+	if !x.decide() || !x.queue() {
 		return
 	}
 	x.forward()
@@ -276,7 +286,7 @@ func (x *exchange) dress(h http.Header) {
 func (x *exchange) account() {
 	e := Exchange{
 		Decision: x.decision, Decided: x.decided, Status: x.out.status, Upstream: x.upstream,
-		Took: time.Since(x.start), Waited: x.waited,
+		Took: time.Since(x.start), Queued: x.queued, Waited: x.waited,
 	}
 	if x.service != nil {
 		e.Service = x.service.ID

@@ -33,8 +33,9 @@ var t0 = time.Date(2026, 11, 30, 23, 0, 0, 0, time.UTC)
 // by the model on a clock that only tests move.
 type gate struct {
 	*proxyapi.Gate
-	t    testing.TB
-	book *decide.Book
+	t       testing.TB
+	book    *decide.Book
+	decider *decide.Service
 
 	mu        sync.Mutex
 	now       time.Time
@@ -43,23 +44,53 @@ type gate struct {
 	version   int64
 	exchanges chan proxyapi.Exchange
 	told      chan decide.Usage
+	refunds   chan bool     // that were given, or not
+	decided   int           // decisions, made or not
+	asked     int           // corrections, answered or not
+	hold      chan struct{} // corrections wait for it; nil: they do not
 }
 
 func newGate(t testing.TB, cfg proxyapi.Config) *gate {
 	t.Helper()
 	g := &gate{
 		t: t, book: decide.NewBook(), now: t0, state: limit.NewState(),
-		exchanges: make(chan proxyapi.Exchange, 100_000), told: make(chan decide.Usage, 100_000),
+		exchanges: make(chan proxyapi.Exchange, 100_000), told: make(chan decide.Usage, 100_000), refunds: make(chan bool, 100_000),
 	}
+	g.decider = decide.NewService(g.book, g, g.clock, decide.NewID, decide.Options{})
 	g.Gate = proxyapi.New(cfg, g.deps())
 	return g
+}
+
+// left is what a tenant has left of the first limit that it has.
+func (g *gate) left() int64 {
+	g.t.Helper()
+	cost := int64(0)
+	d, err := g.decider.Decide(g.t.Context(), decide.Query{Tenant: "acme", Cost: &cost})
+	if err != nil || len(d.Limits) == 0 {
+		g.t.Fatalf("%+v %v", d, err)
+	}
+	return d.Limits[0].Remaining
+}
+
+// eventually polls until a condition holds, or fails the test.
+func eventually(t testing.TB, holds func() bool, what string) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("no %s within %v", what, patience)
+		}
+		<-tick.C
+	}
 }
 
 func (g *gate) deps() proxyapi.Deps {
 	debug := slog.New(slog.NewTextHandler(writer{}, &slog.HandlerOptions{Level: slog.LevelDebug})) // every line is made
 	return proxyapi.Deps{
 		Catalogue: func() proxyapi.Catalogue { return g.book.Current() },
-		Decider:   decide.NewService(g.book, g, g.clock, decide.NewID),
+		Decider:   g.decider,
 		Meter:     g,
 		Recorder:  g,
 		Log:       debug,
@@ -75,11 +106,57 @@ func (writer) Write(p []byte) (int, error) { return len(p), nil }
 func (g *gate) Decide(_ context.Context, d limit.Decision) (limit.Answer, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.decided++
 	if g.down {
 		return limit.Answer{}, context.DeadlineExceeded
 	}
 	return limit.Decide(g.state, g.now, d)
 }
+
+// decisions is how often the store was asked to decide.
+func (g *gate) decisions() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.decided
+}
+
+// DecideAll is the counter store.
+func (g *gate) DecideAll(context.Context, []limit.Decision) ([]limit.Answer, []error) {
+	panic("nothing of a proxy decides in batches")
+}
+
+// Correct is the counter store.
+func (g *gate) Correct(_ context.Context, c limit.Correction) (limit.CorrectionAnswer, error) {
+	g.mu.Lock()
+	hold := g.hold
+	g.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.asked++
+	if g.down {
+		return limit.CorrectionAnswer{}, context.DeadlineExceeded
+	}
+	return limit.Correct(g.state, g.now, c)
+}
+
+func (g *gate) stopStore(down bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.down = down
+}
+
+// corrections is how often the store was asked to correct.
+func (g *gate) corrections() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.asked
+}
+
+// Refunded is the meter.
+func (g *gate) Refunded(ok bool) { g.refunds <- ok }
 
 // Proxied is the meter.
 func (g *gate) Proxied(e proxyapi.Exchange) { g.exchanges <- e }
@@ -141,6 +218,15 @@ func (g *gate) monthly(id string, units int64) {
 	g.put(decide.RuleKind, id, &rule.Rule{
 		ID: id, Enabled: true, Mode: rule.Enforce, Kind: rule.Quota, Algorithm: rule.CalendarQuota, Subject: rule.Tenant, Meter: "api-calls",
 		Limit: units, Period: &period.Spec{Unit: period.Month, Count: 1, Alignment: period.Calendar}, OnFailure: rule.Closed,
+	})
+}
+
+// wallet adds a prepaid wallet of a tenant's credits and what it was granted.
+func (g *gate) wallet(tenant string, granted int64) {
+	g.put(decide.WalletKind, tenant+":credits", &decide.Wallet{Tenant: tenant, Meter: "credits", Granted: granted})
+	g.put(decide.RuleKind, tenant+"-wallet", &rule.Rule{
+		ID: tenant + "-wallet", Enabled: true, Mode: rule.Enforce, Kind: rule.Wallet, Algorithm: rule.OverdraftWallet, Wallet: rule.Prepaid,
+		Subject: rule.Tenant, Match: rule.Match{Tenant: tenant}, Meter: "credits", OnFailure: rule.Closed,
 	})
 }
 

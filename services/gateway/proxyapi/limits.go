@@ -48,10 +48,19 @@ func setLimits(h http.Header, d *decide.Decision) {
 		strconv.FormatInt(tightest.Limit, 10), strconv.FormatInt(tightest.Remaining, 10),
 		strconv.FormatInt(seconds(tightest.Reset), 10), string(policy), string(state),
 	}
+	if endless(&tightest) {
+		values[2] = ""
+	}
 	for i, name := range limitHeaders {
-		h[name] = values[i : i+1 : i+1]
+		if values[i] != "" {
+			h[name] = values[i : i+1 : i+1]
+		}
 	}
 }
+
+// endless reports whether no time brings units back: a prepaid wallet waits for
+// a top-up.
+func endless(l *decide.Limit) bool { return l.Kind == rule.Wallet && l.PeriodEnd.IsZero() }
 
 // appendLimit appends one rule to both lists.
 func appendLimit(policy, state []byte, l *decide.Limit) (newPolicy, newState []byte) {
@@ -59,9 +68,11 @@ func appendLimit(policy, state []byte, l *decide.Limit) (newPolicy, newState []b
 		policy, state = append(policy, ", "...), append(state, ", "...)
 	}
 	policy = appendParam(appendName(policy, l.RuleID), "q", l.Limit)
-	policy = appendParam(policy, "w", seconds(l.Window))
 	state = appendParam(appendName(state, l.RuleID), "r", l.Remaining)
-	state = appendParam(state, "t", seconds(l.Reset))
+	if !endless(l) {
+		policy = appendParam(policy, "w", seconds(l.Window))
+		state = appendParam(state, "t", seconds(l.Reset))
+	}
 	return policy, state
 }
 

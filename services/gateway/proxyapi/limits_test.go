@@ -3,6 +3,7 @@ package proxyapi_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -125,6 +126,88 @@ func TestLimits(t *testing.T) {
 		{"soft", map[string]int64{"r": 0, "t": 3600}},
 	}); got != want {
 		t.Errorf("RateLimit is %s, want %s", got, want)
+	}
+}
+
+// TestWalletLimits guarantees the headers of wallets: what was granted is the
+// limit, what is left of it never below 0, and a prepaid one promises no time
+// at which anything comes back.
+func TestWalletLimits(t *testing.T) {
+	t.Parallel()
+	end := t0.Add(time.Hour)
+	prepaid := decide.Limit{RuleID: "prepaid", Kind: rule.Wallet, Mode: rule.Enforce, Limit: 850, Balance: -3}
+	renewable := decide.Limit{RuleID: "renewable", Kind: rule.Wallet, Mode: rule.Enforce, Limit: 100, Balance: 7, Remaining: 7, Reset: time.Hour, Window: 24 * time.Hour, PeriodEnd: end}
+	for _, tt := range []struct {
+		limits              []decide.Limit
+		limit, left, reset  string
+		policy, stateOfList string
+	}{
+		{[]decide.Limit{prepaid}, "850", "0", "", `"prepaid";q=850`, `"prepaid";r=0`},
+		{[]decide.Limit{renewable}, "100", "7", "3600", `"renewable";q=100;w=86400`, `"renewable";r=7;t=3600`},
+		{[]decide.Limit{prepaid, renewable}, "850", "0", "", `"prepaid";q=850, "renewable";q=100;w=86400`, `"prepaid";r=0, "renewable";r=7;t=3600`},
+	} {
+		h := http.Header{}
+		proxyapi.SetLimits(h, &decide.Decision{Limits: tt.limits})
+		for name, want := range map[string]string{
+			"X-RateLimit-Limit": tt.limit, "X-RateLimit-Remaining": tt.left, "X-RateLimit-Reset": tt.reset,
+			"RateLimit-Policy": tt.policy, "RateLimit": tt.stateOfList,
+		} {
+			if got := h.Get(name); got != want {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
+			if _, there := h[http.CanonicalHeaderKey(name)]; there != (want != "") {
+				t.Errorf("%s is there: %v", name, there)
+			}
+		}
+	}
+}
+
+// TestWalletEmpty guarantees that a prepaid wallet passes the debit that takes
+// it below zero, and then refuses without a wait: only a top-up helps.
+func TestWalletEmpty(t *testing.T) {
+	t.Parallel()
+	g := newGate(t, proxyapi.Config{})
+	g.service("up", newEcho(t).URL, nil)
+	g.put(decide.EndpointKind, "heavy", &decide.EndpointDef{ID: "heavy", Service: "up", Path: "/heavy", Cost: 20})
+	g.key("k1", "s3cret", "acme", "", "")
+	g.wallet("acme", 15)
+	send := func() *httptest.ResponseRecorder {
+		return g.send("203.0.113.9", "GET", "/up/heavy", "X-Api-Key", "s3cret")
+	}
+	if w := send(); w.Code != 200 || w.Header().Get("X-RateLimit-Limit") != "15" || w.Header().Get("X-RateLimit-Remaining") != "0" {
+		t.Errorf("the debit below zero: %d %v", w.Code, w.Header())
+	}
+	w := send()
+	p := refused(t, w.Code, w.Header(), w.Body.String(), 429, "wallet-empty")
+	if !strings.Contains(p.Detail, "rule acme-wallet") || !strings.Contains(p.Detail, "-5 units") || w.Header().Get("Retry-After") != "" || w.Header().Get("X-RateLimit-Remaining") != "0" {
+		t.Errorf("an empty wallet: %v %s", w.Header(), w.Body)
+	}
+	g.wallet("acme", 26)
+	if w := send(); w.Code != 200 || w.Header().Get("X-RateLimit-Remaining") != "0" {
+		t.Errorf("topped up: %d %v", w.Code, w.Header())
+	}
+}
+
+// TestLocal guarantees that a rule which counts in this process while the store
+// is away says so, with a wait and without numbers.
+func TestLocal(t *testing.T) {
+	t.Parallel()
+	g := newGate(t, proxyapi.Config{})
+	g.service("up", newEcho(t).URL, nil)
+	g.rate("address", rule.IP, 2, func(r *rule.Rule) { r.OnFailure = rule.Local })
+	g.stopStore(true)
+	for i := range 3 {
+		w := g.send("203.0.113.9", "GET", "/up/x")
+		if w.Header().Get("X-RateLimit-Degraded") != "true" || w.Header().Get("X-RateLimit-Remaining") != "" || (w.Code == 200) != (i < 2) {
+			t.Errorf("request %d: %d %v", i+1, w.Code, w.Header())
+		}
+		if i < 2 {
+			continue
+		}
+		p := refused(t, w.Code, w.Header(), w.Body.String(), 429, "rate-limited")
+		if !strings.Contains(p.Detail, "share") || w.Header().Get("Retry-After") != "30" || fmt.Sprint(p.Violated) != "[address]" {
+			t.Errorf("refused: %v %s", w.Header(), w.Body)
+		}
 	}
 }
 

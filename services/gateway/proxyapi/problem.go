@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"penstock.dev/services/gateway/decide"
 	"penstock.dev/services/internal/rule"
@@ -42,6 +43,7 @@ var titles = map[string]string{
 	"request-timeout":       "The body did not arrive",
 	"rate-limited":          "Too many requests for now",
 	"quota-exceeded":        "The quota of this period is used up",
+	"wallet-empty":          "The wallet is empty",
 	"cost-exceeds-limit":    "The request costs more than can ever pass",
 	"internal":              "The request could not be decided",
 	"upstream-unreachable":  "The service cannot be reached",
@@ -118,20 +120,31 @@ func detail(d *decide.Decision) string {
 	}
 	switch d.Code { //nolint:exhaustive // the others name no rule
 	case decide.RateLimited:
+		if d.Degraded { // which has no numbers
+			return fmt.Sprintf("rule %s: this gateway's share of its limit is used up, while the counter store does not answer (its limit, window and on_failure)", d.RuleID)
+		}
 		return fmt.Sprintf("rule %s: %d units per %v are used up (its limit, window and burst)", d.RuleID, l.Limit, l.Window)
 	case decide.QuotaExceeded:
 		return fmt.Sprintf("rule %s: %d of %d units are used in the period that ends %s (its limit and period)",
-			d.RuleID, max(0, l.Consumed-l.Refunded), l.Limit, l.PeriodEnd.UTC().Format("2006-01-02T15:04:05Z07:00"))
+			d.RuleID, max(0, l.Consumed-l.Refunded), l.Limit, timestamp(l.PeriodEnd))
+	case decide.WalletEmpty:
+		if !endless(&l) {
+			return fmt.Sprintf("rule %s: the wallet of %s has a balance of %d units in the period that ends %s (its limit and period)",
+				d.RuleID, l.Meter, l.Balance, timestamp(l.PeriodEnd))
+		}
+		return fmt.Sprintf("rule %s: the wallet of %s has a balance of %d units, and no wait helps (its top-ups)", d.RuleID, l.Meter, l.Balance)
 	case decide.CostExceedsLimit:
 		return fmt.Sprintf("rule %s: the cost is above what can ever pass at once (its limit and burst, the endpoint's cost)", d.RuleID)
 	case decide.BlockedByRule:
 		return fmt.Sprintf("rule %s blocks this traffic (its match)", d.RuleID)
 	case decide.StoreUnavailable:
-		return fmt.Sprintf("rule %s: the counter store does not answer, and nothing passes uncounted (its on_failure)", d.RuleID)
+		return fmt.Sprintf("rule %s: the counter store does not answer, or has lost what it held, and nothing passes uncounted (its on_failure)", d.RuleID)
 	default:
 		return fmt.Sprintf("rule %s does not let this request pass", d.RuleID)
 	}
 }
+
+func timestamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // isGRPC reports whether the request is a gRPC call, whose client reads
 // trailers and not statuses.

@@ -16,6 +16,10 @@ import (
 // drain is over.
 var errClosing = errors.New("the gateway is shutting down")
 
+// refundTime is what charges that are being given back get to be given in: a
+// few of the counter store's budgets.
+const refundTime = 2 * time.Second
+
 // cutTime is what the exchanges that were cut get to end in.
 const cutTime = 2 * time.Second
 
@@ -27,7 +31,8 @@ const maxStreams = 1000
 // When it is told to stop, it takes no further connection and no further
 // request, lets what is running end within cfg.Drain, and cuts the rest:
 // streams and tunnels have no end of their own. It returns when every request
-// has been accounted for, so whoever keeps the accounts may stop then.
+// has been accounted for and every charge been given back that should be, so
+// whoever keeps the accounts may stop then.
 func Serve(cfg Config, deps Deps) boot.Part {
 	return boot.Part{Name: "http", Run: func(ctx context.Context) error {
 		g := New(cfg, deps)
@@ -113,5 +118,8 @@ func (g *Gate) drain(srv *http.Server, cut context.CancelCauseFunc, served <-cha
 	}
 	_ = srv.Close()
 	g.pool.close()
+	if left := g.back.drain(refundTime); left > 0 {
+		ended = errors.Join(ended, fmt.Errorf("%d charges were still being given back after %v", left, refundTime))
+	}
 	return ended
 }

@@ -3,6 +3,7 @@ package proxyapi
 import (
 	"errors"
 	"net"
+	"sync"
 	"time"
 
 	"penstock.dev/services/gateway/decide"
@@ -13,6 +14,10 @@ type story struct {
 	usage   decide.Usage
 	pending bool
 	sent    time.Time // to the upstream; zero: not yet, or it was never reached
+
+	mu     sync.Mutex
+	told   bool
+	sequel *decide.Usage // of a refund; waits for the decision to be told
 }
 
 // note keeps what a decision leaves to be told.
@@ -38,6 +43,27 @@ func (x *exchange) tell(status int) {
 		s.usage.Upstream = decide.Upstream{Reached: true, Status: x.upstream, Took: time.Since(s.sent)}
 	}
 	x.gate.deps.Recorder.Record(s.usage)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told = true
+	if s.sequel != nil {
+		x.gate.deps.Recorder.Record(*s.sequel)
+	}
+}
+
+// tellNext tells of the refund of a decision, as soon as that has been told of.
+func (x *exchange) tellNext(u decide.Usage) {
+	if x.gate.deps.Recorder == nil {
+		return
+	}
+	s := &x.story
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.told {
+		s.sequel = &u
+		return
+	}
+	x.gate.deps.Recorder.Record(u)
 }
 
 // tellOfStream tells of an answer that has streamed for so long that its event
