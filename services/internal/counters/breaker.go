@@ -70,12 +70,9 @@ func (b *breaker) miss(sent, now time.Time) (opened bool) {
 	return opened
 }
 
-// open is 1 while calls are spared.
-func (b *breaker) open() float64 {
+// open reports whether calls are spared.
+func (b *breaker) open() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.wait > 0 {
-		return 1
-	}
-	return 0
+	return b.wait > 0
 }

@@ -55,12 +55,10 @@ func TestConfig(t *testing.T) {
 // from waiting longer than its budget.
 func TestClientOptions(t *testing.T) {
 	t.Parallel()
-	client, err := counters.Client(counters.Config{URL: "redis://127.0.0.1:1/?max_retries=5&read_timeout=9s", Budget: budget})
+	o, err := counters.Options(counters.Config{URL: "redis://127.0.0.1:1/?max_retries=5&read_timeout=9s", Budget: budget})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = client.Close() }()
-	o := client.Options()
 	if !o.ContextTimeoutEnabled || o.MaxRetries > 0 || o.DialerRetries != 1 {
 		t.Errorf("context timeouts %v, %d retries, %d dial attempts", o.ContextTimeoutEnabled, o.MaxRetries, o.DialerRetries)
 	}

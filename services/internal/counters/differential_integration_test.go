@@ -139,6 +139,9 @@ func differ(ctx context.Context, client *redis.Client, text string, seed uint64,
 		if err := client.FlushDB(ctx).Err(); err != nil {
 			return reached, err
 		}
+		if err := store.Vouch(ctx); err != nil {
+			return reached, err
+		}
 		w := newWorld(rand.New(rand.NewPCG(seed, uint64(i))), store, reached)
 		for range 25 {
 			if err := w.step(ctx); err != nil {

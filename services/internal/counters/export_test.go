@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"log/slog"
 	"math"
+	"net"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,31 +20,50 @@ var DecideText = decideText
 // RequestKey is where a request id is kept.
 var RequestKey = requestKey
 
-// New returns a store that runs text on client.
-func New(client redis.UniversalClient, text string, budget time.Duration) (*Store, error) {
-	return open(client, newScript(text), budget, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+// New returns a store that runs text on the Redis of client, and remembers
+// nothing of what it saw there.
+func New(client *redis.Client, text string, budget time.Duration) (*Store, error) {
+	s, err := OpenWith(Config{URL: "redis://" + client.Options().Addr, Budget: budget, Adopt: true}, text, nil)
+	if err == nil {
+		s.floors = nil
+	}
+	return s, err
 }
 
-// Client returns a client as Open makes it.
-func Client(cfg Config) (*redis.Client, error) {
-	o, err := cfg.options()
+// OpenWith is Open with another deciding script, unless text is empty, and with
+// another way to dial, unless dial is nil.
+func OpenWith(cfg Config, text string, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (*Store, error) {
+	s, err := Open(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err != nil {
 		return nil, err
 	}
-	return redis.NewClient(o), nil
+	if text != "" {
+		s.scripts.decide = newScript(text)
+	}
+	if dial != nil {
+		options, seeds, err := cfg.options()
+		if err != nil {
+			return nil, err
+		}
+		options.Dialer = dial
+		if cfg.Cluster {
+			s.spread(options, seeds)
+		} else {
+			s.gather(options)
+		}
+	}
+	return s, nil
+}
+
+// Options are go-redis's for a configuration.
+func Options(cfg Config) (*redis.Options, error) {
+	o, _, err := cfg.options()
+	return o, err
 }
 
 // At decides a batch in one call, with the script's clock at now.
 func (s *Store) At(ctx context.Context, now time.Time, decisions ...limit.Decision) ([]limit.Answer, error) {
-	parts := make([]part, len(decisions))
-	for i := range decisions {
-		p, err := newPart(&decisions[i])
-		if err != nil {
-			return nil, err
-		}
-		parts[i] = p
-	}
-	answered, err := s.run(ctx, micros(now), parts, time.Now().Add(s.budget))
+	answered, err := s.together(ctx, micros(now), decisions)
 	if err != nil {
 		return nil, s.wrap(ctx, err)
 	}
@@ -57,11 +77,46 @@ func (s *Store) At(ctx context.Context, now time.Time, decisions ...limit.Decisi
 	return answers, nil
 }
 
+// Vouch sets the epoch: the store vouches for what it holds.
+func (s *Store) Vouch(ctx context.Context) error {
+	l, err := s.single.node.connect(ctx)
+	if err != nil {
+		return err
+	}
+	return l.client.Set(ctx, s.single.epoch, *l.run.Load(), 0).Err()
+}
+
+// Each decides a batch in one call and returns each decision's error.
+func (s *Store) Each(ctx context.Context, decisions ...limit.Decision) ([]error, error) {
+	answers, err := s.together(ctx, "", decisions)
+	errs := make([]error, len(answers))
+	for i, a := range answers {
+		errs[i] = a.err
+	}
+	return errs, err
+}
+
+func (s *Store) together(ctx context.Context, now string, decisions []limit.Decision) ([]answered, error) {
+	parts := make([]part, len(decisions))
+	for i := range decisions {
+		p, err := newPart(&decisions[i])
+		if err != nil {
+			return nil, err
+		}
+		parts[i] = p
+	}
+	return s.single.run(ctx, now, parts, time.Now().Add(s.budget))
+}
+
 // Refund sets what was refunded of a quota that was charged.
 func (s *Store) Refund(ctx context.Context, id limit.Identity, refunded int64) error {
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], math.Float64bits(float64(refunded)))
-	return s.redis.SetRange(ctx, Key(id), 9, string(b[:])).Err()
+	l, err := s.single.node.connect(ctx)
+	if err != nil {
+		return err
+	}
+	return l.client.SetRange(ctx, Key(id), 9, string(b[:])).Err()
 }
 
 // The queue, for tests in virtual time.
@@ -76,13 +131,26 @@ const (
 	MaxFlying      = maxFlying
 	MaxBatch       = maxBatch
 	MaxCharges     = maxCharges
+	MaxWaiting     = maxWaiting
 	BreakerMisses  = breakerMisses
 	BreakerMinWait = breakerMinWait
 	BreakerMaxWait = breakerMaxWait
 )
 
-// ErrUnsent is what a decision that was never sent gets.
-var ErrUnsent = errUnsent
+// What a decision that was never sent gets.
+var (
+	ErrUnsent = errUnsent
+	ErrCrowd  = errCrowd
+)
+
+// SlotOf is the slot of a hash tag.
+var SlotOf = slotOf
+
+// EpochKeys are a cluster's epoch keys, by slot; EpochKey is a single Redis's.
+var EpochKeys = epochKeys
+
+// EpochKey is the epoch key of a single Redis.
+const EpochKey = epochPrefix
 
 // NewPart encodes a decision.
 func NewPart(d *limit.Decision) (Part, error) { return newPart(d) }
@@ -90,9 +158,19 @@ func NewPart(d *limit.Decision) (Part, error) { return newPart(d) }
 // Decision is what p encodes.
 func (p *part) Decision() *limit.Decision { return p.decision }
 
+// NewQueue returns a queue that sends so.
+func NewQueue(send func(context.Context, []Part, time.Time) ([]Answered, error)) *Queue {
+	return &queue{transmit: send, crowd: new(crowd)}
+}
+
 // Ask is queue.ask.
-func (q *queue) Ask(ctx context.Context, p part, deadline time.Time, send func(context.Context, []Part, time.Time) ([]Answered, error)) (limit.Answer, error) {
-	return q.ask(ctx, p, deadline, send)
+func (q *queue) Ask(ctx context.Context, deadline time.Time, parts ...part) ([]limit.Answer, error) {
+	answered, err := q.ask(ctx, new(asker).ask(parts, deadline))
+	answers := make([]limit.Answer, len(answered))
+	for i, a := range answered {
+		answers[i] = a.answer
+	}
+	return answers, err
 }
 
 // NewAnswered is a reply to one decision.
@@ -109,8 +187,31 @@ func (q *queue) Flying() int {
 func (q *queue) Waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.waiting)
+	n := 0
+	for a := q.first; a != nil; a = a.next {
+		n++
+	}
+	if int64(n) != q.crowd.waiting.Load() {
+		return -1
+	}
+	return n
 }
+
+// Floors are the floors.
+type Floors = floors
+
+// NewFloors returns floors that know of nothing.
+var NewFloors = newFloors
+
+// Of is floors.of.
+func (f *floors) Of(key string) limit.Totals { return f.of(key) }
+
+// Learn is floors.learn.
+func (f *floors) Learn(key string, seen limit.Totals) { f.learn(key, seen) }
+
+// MaxFloors is how many counters floors remember at least, when evenly spread,
+// and half of how many at most.
+const MaxFloors = floorShards * floorKeys
 
 // Breaker is the breaker.
 type Breaker = breaker
@@ -138,21 +239,3 @@ var ParseAnswer = parseAnswer
 
 // ErrReply is what an unreadable reply gets.
 var ErrReply = errReply
-
-// Each decides a batch in one call and returns each decision's error.
-func (s *Store) Each(ctx context.Context, decisions ...limit.Decision) ([]error, error) {
-	parts := make([]part, len(decisions))
-	for i := range decisions {
-		p, err := newPart(&decisions[i])
-		if err != nil {
-			return nil, err
-		}
-		parts[i] = p
-	}
-	answers, err := s.run(ctx, "", parts, time.Now().Add(s.budget))
-	errs := make([]error, len(answers))
-	for i, a := range answers {
-		errs[i] = a.err
-	}
-	return errs, err
-}

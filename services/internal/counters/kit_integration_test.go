@@ -17,10 +17,16 @@ import (
 	"penstock.dev/services/internal/limit"
 )
 
-// openStore opens a store as a service does, and closes it with the test.
+// openStore opens a store as a service does, which adopts what it finds, and
+// closes it with the test.
 func openStore(t testing.TB, url string, budget time.Duration) *counters.Store {
 	t.Helper()
-	store, err := counters.Open(counters.Config{URL: url, Budget: budget}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	return open(t, counters.Config{URL: url, Budget: budget, Adopt: true})
+}
+
+func open(t testing.TB, cfg counters.Config) *counters.Store {
+	t.Helper()
+	store, err := counters.Open(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}

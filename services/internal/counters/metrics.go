@@ -3,6 +3,7 @@ package counters
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -16,10 +17,11 @@ const (
 	outcomeLate       outcome = "late"       // we woke up long after the budget: says nothing of the store
 	outcomeConnection outcome = "connection" // refused, reset, or closed under way
 	outcomeRefused    outcome = "refused"    // the store answered with an error
+	outcomeRedirected outcome = "redirected" // a cluster's node pointed elsewhere; the call was sent there
 )
 
 // outcomes lists every outcome, so that each is exported from the start.
-var outcomes = []outcome{outcomeAnswered, outcomeTimeout, outcomeLate, outcomeConnection, outcomeRefused}
+var outcomes = []outcome{outcomeAnswered, outcomeTimeout, outcomeLate, outcomeConnection, outcomeRefused, outcomeRedirected}
 
 // A spare is the closed set of label values for decisions that were not sent.
 type spare string
@@ -27,6 +29,16 @@ type spare string
 const (
 	sparedBreaker spare = "breaker" // open after repeated misses
 	sparedQueue   spare = "queue"   // no turn within the budget
+	sparedCrowd   spare = "crowd"   // too many wait already
+)
+
+// A giving is the closed set of label values for groups of a decision across
+// the slots of a cluster that were charged and had to be given back.
+type giving string
+
+const (
+	givenBack giving = "given"
+	givenNot  giving = "failed" // they stay charged until their windows end
 )
 
 // metrics are what a Store counts.
@@ -36,6 +48,13 @@ type metrics struct {
 	decisions prometheus.Counter
 	spared    *prometheus.CounterVec
 	loads     prometheus.Counter
+	adopted   prometheus.Counter
+	returned  *prometheus.CounterVec
+}
+
+// spare counts decisions that were not sent.
+func (m *metrics) spare(why spare, decisions int) {
+	m.spared.WithLabelValues(string(why)).Add(float64(decisions))
 }
 
 func newMetrics(r prometheus.Registerer, s *Store) (*metrics, error) {
@@ -61,27 +80,59 @@ func newMetrics(r prometheus.Registerer, s *Store) (*metrics, error) {
 			Name: "penstock_counters_script_loads_total",
 			Help: "Calls that carried the script's text because the store did not know it.",
 		}),
+		adopted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "penstock_counters_adopted_total",
+			Help: "Times that an emptied, replaced or restarted counter store (of a cluster, a slot) was adopted as it is.",
+		}),
+		returned: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "penstock_counters_given_back_total",
+			Help: "Groups of a decision across slots of a cluster that were charged and then refused elsewhere, by whether they were given back.",
+		}, []string{"result"}),
 	}
 	for _, o := range outcomes {
 		m.calls.WithLabelValues(string(o))
 	}
-	for _, r := range []spare{sparedBreaker, sparedQueue} {
+	for _, r := range []spare{sparedBreaker, sparedQueue, sparedCrowd} {
 		m.spared.WithLabelValues(string(r))
 	}
-	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "penstock_counters_breaker_open",
-		Help: "1 while the breaker spares callers the wait for the counter store.",
-	}, s.breaker.open)
-	offset := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "penstock_counters_clock_offset_seconds",
-		Help: "Estimate of the counter store's clock less this process's.",
-	}, func() float64 { return s.clock.offset().Seconds() })
+	for _, g := range []giving{givenBack, givenNot} {
+		m.returned.WithLabelValues(string(g))
+	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.calls, m.seconds, m.decisions, m.spared, m.loads, open, offset} {
+	for _, c := range append(s.gauges(), m.calls, m.seconds, m.decisions, m.spared, m.loads, m.adopted, m.returned) {
 		errs = append(errs, r.Register(c))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	return m, nil
+}
+
+// gauges read s when they are asked.
+func (s *Store) gauges() []prometheus.Collector {
+	gauge := func(name, help string, read func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
+	}
+	return []prometheus.Collector{
+		gauge("penstock_counters_breaker_open", "1 while the breaker of a node spares callers the wait for it.",
+			s.anyNode(func(n *node) bool { return n.breaker.open() })),
+		gauge("penstock_counters_vouched", "0 while a counter store was emptied, replaced or restarted and nobody vouches for its quotas.",
+			func() float64 { return 1 - s.anyNode((*node).isLost)() }),
+		gauge("penstock_counters_evicting", "1 while a counter store deletes counters when its memory is full (maxmemory-policy is not noeviction).",
+			s.anyNode(func(n *node) bool { return n.evicts.Load() })),
+		gauge("penstock_counters_waiting", "Callers that wait for their turn.",
+			func() float64 { return float64(s.crowd.waiting.Load()) }),
+		gauge("penstock_counters_clock_offset_seconds", "Estimate of the counter store's clock less this process's.",
+			func() float64 { return s.clock.offset().Seconds() }),
+	}
+}
+
+// anyNode is 1 while is says so of a node.
+func (s *Store) anyNode(is func(*node) bool) func() float64 {
+	return func() float64 {
+		if slices.ContainsFunc(s.nodes(), is) {
+			return 1
+		}
+		return 0
+	}
 }

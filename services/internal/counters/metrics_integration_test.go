@@ -96,7 +96,7 @@ func TestIntegrationUsage(t *testing.T) {
 	}
 	ids := []limit.Identity{b.Counter, none.Counter, a.Counter}
 	got, err := s.Usage(t.Context(), ids)
-	if diff := cmp.Diff([]counters.Usage{{Consumed: 9, Refunded: 4}, {}, {Consumed: 7}}, got); diff != "" || err != nil {
+	if diff := cmp.Diff([]limit.Totals{{Consumed: 9, Refunded: 4}, {}, {Consumed: 7}}, got); diff != "" || err != nil {
 		t.Errorf("%v %s", err, diff)
 	}
 	if err := server.Client().Set(t.Context(), counters.Key(none.Counter), "\x02", 0).Err(); err != nil {

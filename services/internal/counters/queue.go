@@ -3,8 +3,8 @@ package counters
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock.dev/services/internal/limit"
@@ -13,13 +13,24 @@ import (
 // Bounds of a queue.
 const (
 	maxFlying  = 2    // calls under way: the store works on one while the next arrives
-	maxBatch   = 64   // decisions in a call: what one caller waits for all of
+	maxBatch   = 64   // decisions in a call, but of one caller: what one caller waits for all of
 	maxCharges = 1024 // charges in a call of several decisions
+	maxWaiting = 8192 // callers that wait in all queues of a store: more than it can answer within a budget
 )
+
+// An answered is one decision's part of a reply.
+type answered struct {
+	answer limit.Answer
+	err    error
+}
 
 // errUnsent reports a decision that gave up before it was sent. Nothing was
 // charged.
 var errUnsent = errors.New("no turn within the budget")
+
+// errCrowd reports a decision that was not sent because too many wait. Nothing
+// was charged.
+var errCrowd = errors.New("too many wait for the store")
 
 // A queue batches decisions naturally: while fewer than maxFlying calls are
 // under way a decision is sent at once, and those that come meanwhile are sent
@@ -28,42 +39,67 @@ var errUnsent = errors.New("no turn within the budget")
 // There is no goroutine of its own. Who finds a free place sends its batch
 // itself, and passes the place on to one of those that wait.
 type queue struct {
-	mu      sync.Mutex
-	flying  int
-	waiting []*asker // oldest first
+	transmit sender
+	crowd    *crowd
+
+	mu          sync.Mutex
+	flying      int
+	first, last *asker // that wait, the oldest first
 }
+
+// A crowd counts the callers that wait in the queues of a store.
+type crowd struct{ waiting atomic.Int64 }
 
 // An asker is one caller of ask.
 type asker struct {
-	part     [1]part // an array, for most batches are of one
+	parts    []part  // decided in order
+	one      [1]part // what parts is of, for most ask one
+	charges  int
 	deadline time.Time
 	useful   time.Time // after it the deadline is too near to send anything
 	turn     chan turn // of one
+
+	waiting    bool
+	prev, next *asker // in the queue
 }
 
-// A turn wakes an asker: with its answer, or with a batch to send, its own
-// decision last.
+// A turn wakes an asker: with its answers, or with a batch to send, its own
+// decisions last.
 type turn struct {
-	answered
-	batch []*asker
-}
-
-// An answered is one decision's part of a reply.
-type answered struct {
-	answer limit.Answer
-	err    error
+	answers []answered
+	err     error
+	batch   []*asker
 }
 
 // sender sends a batch once, by the deadline.
 type sender func(ctx context.Context, parts []part, deadline time.Time) ([]answered, error)
 
-// ask gets p decided by the deadline. It returns by then, give or take what
+// askOne asks for one decision.
+func (a *asker) askOne(p part, deadline time.Time) *asker {
+	a.one[0] = p
+	return a.ask(a.one[:], deadline)
+}
+
+// ask asks for decisions, of maxCharges charges at most unless it is one.
+func (a *asker) ask(parts []part, deadline time.Time) *asker {
+	a.parts, a.deadline = parts, deadline
+	for i := range parts {
+		a.charges += len(parts[i].charges)
+	}
+	return a
+}
+
+// ask gets me decided by the deadline. It returns by then, give or take what
 // the scheduler takes, also when ctx ends or the store does not answer.
-func (q *queue) ask(ctx context.Context, p part, deadline time.Time, send sender) (limit.Answer, error) {
-	left := time.Until(deadline)
-	me := &asker{part: [1]part{p}, deadline: deadline, useful: deadline.Add(-left / 10)}
-	if q.enter(me) {
-		return q.send(ctx, []*asker{me}, send)
+func (q *queue) ask(ctx context.Context, me *asker) ([]answered, error) {
+	left := time.Until(me.deadline)
+	me.useful = me.deadline.Add(-left / 10)
+	placed, err := q.enter(me)
+	if err != nil {
+		return nil, err
+	}
+	if placed {
+		return q.send(ctx, []*asker{me})
 	}
 	timeout := time.NewTimer(left)
 	defer timeout.Stop()
@@ -72,19 +108,19 @@ func (q *queue) ask(ctx context.Context, p part, deadline time.Time, send sender
 	case t = <-me.turn:
 	case <-timeout.C:
 		if q.leave(me) {
-			return limit.Answer{}, errUnsent
+			return nil, errUnsent
 		}
 		t = me.hurry()
 	case <-ctx.Done():
 		if q.leave(me) {
-			return limit.Answer{}, ctx.Err()
+			return nil, ctx.Err()
 		}
 		t = me.hurry()
 	}
 	if t.batch == nil {
-		return t.answer, t.err
+		return t.answers, t.err
 	}
-	return q.send(ctx, t.batch, send)
+	return q.send(ctx, t.batch)
 }
 
 // hurry is for an asker that cannot wait any longer but is in a batch: if that
@@ -94,62 +130,85 @@ func (a *asker) hurry() turn {
 	case t := <-a.turn:
 		return t
 	default:
-		return turn{answered: answered{err: context.DeadlineExceeded}}
+		return turn{err: context.DeadlineExceeded}
 	}
 }
 
-// enter takes a place in flight, or else waits.
-func (q *queue) enter(a *asker) bool {
+// enter takes a place in flight, or else waits. It returns errCrowd where too
+// many wait already.
+func (q *queue) enter(a *asker) (placed bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.flying < maxFlying {
 		q.flying++
-		return true
+		return true, nil
+	}
+	if q.crowd.waiting.Add(1) > maxWaiting {
+		q.crowd.waiting.Add(-1)
+		return false, errCrowd
 	}
 	a.turn = make(chan turn, 1)
-	q.waiting = append(q.waiting, a)
-	return false
+	a.waiting, a.prev = true, q.last
+	if q.last == nil {
+		q.first = a
+	} else {
+		q.last.next = a
+	}
+	q.last = a
+	return false, nil
 }
 
 // leave reports whether a was still waiting; then it no longer does.
 func (q *queue) leave(a *asker) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	i := slices.Index(q.waiting, a)
-	if i < 0 {
+	if !a.waiting {
 		return false
 	}
-	q.waiting = slices.Delete(q.waiting, i, i+1)
+	q.remove(a)
 	return true
 }
 
-// send sends a batch, the caller's own decision last in it, passes the place
-// on, and wakes the others.
-func (q *queue) send(ctx context.Context, batch []*asker, send sender) (limit.Answer, error) {
-	last := len(batch) - 1
-	parts, deadline := batch[last].part[:], batch[last].deadline
-	if last > 0 {
-		parts = make([]part, len(batch))
+// remove takes a out of those that wait. The caller has the lock.
+func (q *queue) remove(a *asker) {
+	if a.prev == nil {
+		q.first = a.next
+	} else {
+		a.prev.next = a.next
 	}
-	for i, a := range batch {
-		parts[i] = a.part[0]
-		if a.deadline.After(deadline) {
-			deadline = a.deadline
+	if a.next == nil {
+		q.last = a.prev
+	} else {
+		a.next.prev = a.prev
+	}
+	a.waiting, a.prev, a.next = false, nil, nil
+	q.crowd.waiting.Add(-1)
+}
+
+// send sends a batch, the caller's own decisions last in it, passes the place
+// on, and wakes the others.
+func (q *queue) send(ctx context.Context, batch []*asker) ([]answered, error) {
+	last := len(batch) - 1
+	parts, deadline := batch[last].parts, batch[last].deadline
+	if last > 0 {
+		parts = make([]part, 0, len(batch))
+		for _, a := range batch {
+			parts = append(parts, a.parts...)
+			if a.deadline.After(deadline) {
+				deadline = a.deadline
+			}
 		}
 	}
-	answers, err := send(ctx, parts, deadline)
+	answers, err := q.transmit(ctx, parts, deadline)
 	q.pass()
-	for i, a := range batch[:last] {
-		t := turn{answered: answered{err: err}}
+	for _, a := range batch[:last] {
+		t := turn{err: err}
 		if err == nil {
-			t.answered = answers[i]
+			t.answers, answers = answers[:len(a.parts)], answers[len(a.parts):]
 		}
 		a.turn <- t
 	}
-	if err != nil {
-		return limit.Answer{}, err
-	}
-	return answers[last].answer, answers[last].err
+	return answers, err
 }
 
 // pass gives the place in flight to those that wait, the oldest first; the
@@ -160,18 +219,16 @@ func (q *queue) pass() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var batch []*asker
-	charges := 0
-	rest := q.waiting[:0]
-	for _, a := range q.waiting {
-		n := len(a.part[0].charges)
-		if a.useful.Before(now) || len(batch) == maxBatch || len(batch) > 0 && charges+n > maxCharges {
-			rest = append(rest, a)
-			continue
+	decisions, charges := 0, 0
+	for a := q.first; a != nil && decisions < maxBatch; {
+		next := a.next
+		fits := len(batch) == 0 || decisions+len(a.parts) <= maxBatch && charges+a.charges <= maxCharges
+		if fits && !a.useful.Before(now) {
+			batch, decisions, charges = append(batch, a), decisions+len(a.parts), charges+a.charges
+			q.remove(a)
 		}
-		batch, charges = append(batch, a), charges+n
+		a = next
 	}
-	clear(q.waiting[len(rest):])
-	q.waiting = rest
 	if len(batch) == 0 {
 		q.flying--
 		return

@@ -66,12 +66,12 @@ func (s *slowStore) ask(ctx context.Context, t *testing.T, q *counters.Queue, co
 		return err
 	}
 	began := time.Now()
-	a, err := q.Ask(ctx, p, began.Add(budget), s.send)
+	answers, err := q.Ask(ctx, began.Add(budget), p)
 	if took := time.Since(began); took > budget {
 		t.Errorf("answered after %v", took)
 	}
-	if err == nil && a.Results[0].Remaining != cost {
-		t.Errorf("decision %d got the answer of %d", cost, a.Results[0].Remaining)
+	if err == nil && answers[0].Results[0].Remaining != cost {
+		t.Errorf("decision %d got the answer of %d", cost, answers[0].Results[0].Remaining)
 	}
 	return err
 }
@@ -84,14 +84,14 @@ func TestQueueBatchesNaturally(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &slowStore{takes: time.Millisecond, sent: map[int64]int{}}
-		var q counters.Queue
-		if err := s.ask(t.Context(), t, &q, 1); err != nil {
+		q := counters.NewQueue(s.send)
+		if err := s.ask(t.Context(), t, q, 1); err != nil {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup
 		for i := range int64(200) {
 			wg.Go(func() {
-				if err := s.ask(t.Context(), t, &q, 2+i); err != nil {
+				if err := s.ask(t.Context(), t, q, 2+i); err != nil {
 					t.Error(err)
 				}
 			})
@@ -114,7 +114,7 @@ func TestQueueKeepsDeadlines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &slowStore{takes: time.Hour, sent: map[int64]int{}}
-		var q counters.Queue
+		q := counters.NewQueue(s.send)
 		var wg sync.WaitGroup
 		for i := range int64(300) {
 			time.Sleep(time.Millisecond)
@@ -125,7 +125,7 @@ func TestQueueKeepsDeadlines(t *testing.T) {
 					ctx, cancel = context.WithTimeout(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
 					defer cancel()
 				}
-				if err := s.ask(ctx, t, &q, i); err == nil {
+				if err := s.ask(ctx, t, q, i); err == nil {
 					t.Error("answered by a store that does not answer")
 				}
 			})
@@ -140,7 +140,7 @@ func TestQueueKeepsDeadlines(t *testing.T) {
 			}
 		}
 		s.takes = time.Millisecond
-		if err := s.ask(t.Context(), t, &q, 1); err != nil {
+		if err := s.ask(t.Context(), t, q, 1); err != nil {
 			t.Errorf("once the store answers: %v", err)
 		}
 	})
@@ -152,7 +152,7 @@ func TestQueueUnderOverload(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &slowStore{takes: 4 * time.Millisecond, sent: map[int64]int{}}
-		var q counters.Queue
+		q := counters.NewQueue(s.send)
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		outcomes := map[string]int{}
@@ -161,7 +161,7 @@ func TestQueueUnderOverload(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			wg.Go(func() {
-				err := s.ask(t.Context(), t, &q, i)
+				err := s.ask(t.Context(), t, q, i)
 				mu.Lock()
 				defer mu.Unlock()
 				switch {
@@ -187,11 +187,11 @@ func TestQueueSharesErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &slowStore{takes: time.Millisecond, sent: map[int64]int{}, err: errors.New("no")}
-		var q counters.Queue
+		q := counters.NewQueue(s.send)
 		var wg sync.WaitGroup
 		for i := range int64(50) {
 			wg.Go(func() {
-				if err := s.ask(t.Context(), t, &q, i); !errors.Is(err, s.err) {
+				if err := s.ask(t.Context(), t, q, i); !errors.Is(err, s.err) {
 					t.Errorf("%v, want the call's error", err)
 				}
 			})
@@ -210,4 +210,84 @@ func equal(a, b []int) bool {
 		}
 	}
 	return true
+}
+
+// TestQueueBoundsTheCrowd guarantees that beyond a number of callers that wait
+// a decision is refused at once, unsent, and that the others are answered.
+func TestQueueBoundsTheCrowd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &slowStore{takes: time.Millisecond, sent: map[int64]int{}}
+		q := counters.NewQueue(s.send)
+		const more = 100
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		refused, answered := 0, 0
+		began := time.Now()
+		for i := range int64(counters.MaxFlying + counters.MaxWaiting + more) {
+			wg.Go(func() {
+				err := s.ask(t.Context(), t, q, i)
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case errors.Is(err, counters.ErrCrowd):
+					refused++
+					if time.Since(began) > 0 {
+						t.Errorf("refused after %v", time.Since(began))
+					}
+				case err == nil:
+					answered++
+				case !errors.Is(err, counters.ErrUnsent):
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if refused != more || answered < 2000 || q.Waiting() != 0 {
+			t.Errorf("%d refused, want %d; %d answered; %d still wait", refused, more, answered, q.Waiting())
+		}
+	})
+}
+
+// TestQueueKeepsCallersTogether guarantees that the decisions of one caller
+// stay in order and in one call, that each caller gets its own answers, and
+// that a call is not filled beyond its bounds.
+func TestQueueKeepsCallersTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &slowStore{takes: time.Millisecond, sent: map[int64]int{}}
+		q := counters.NewQueue(s.send)
+		var wg sync.WaitGroup
+		for caller := range int64(40) {
+			wg.Go(func() {
+				var parts []counters.Part
+				for i := range caller%7 + 1 {
+					p, err := counters.NewPart(&limit.Decision{Charges: []limit.Charge{gcra("acme", 10, time.Second, 10, 100*caller+i)}})
+					if err != nil {
+						t.Error(err)
+					}
+					parts = append(parts, p)
+				}
+				answers, err := q.Ask(t.Context(), time.Now().Add(budget), parts...)
+				if err != nil || len(answers) != len(parts) {
+					t.Errorf("caller %d: %d answers, %v", caller, len(answers), err)
+					return
+				}
+				for i, a := range answers {
+					if got := a.Results[0].Remaining; got != 100*caller+int64(i) {
+						t.Errorf("caller %d: answer %d is that of decision %d", caller, i, got)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		for _, n := range s.batches {
+			if n > counters.MaxBatch {
+				t.Errorf("%d decisions in a call", n)
+			}
+		}
+		if len(s.batches) > 6 {
+			t.Errorf("%d calls for 157 decisions: %v", len(s.batches), s.batches)
+		}
+	})
 }

@@ -24,6 +24,10 @@ func newScript(text string) script {
 	return script{text: text, sha: hex.EncodeToString(sum[:])}
 }
 
+func newScripts(decide string) scripts {
+	return scripts{decide: newScript(decide), presence: newScript(source("presence"))}
+}
+
 // algorithms are the files algo_*.lua. The plan names them by their place here,
 // from 1.
 var algorithms = []string{"gcra", "quota"}

@@ -25,7 +25,7 @@ const (
 // Bytes of the plan.
 const (
 	planHead   = 1 + 1 + 2 + 2       // of a decision
-	planCharge = 2 + 1 + 1 + 8 + 4*8 // of a charge
+	planCharge = 2 + 1 + 1 + 8 + 5*8 // of a charge
 )
 
 // A part is one decision as the script wants it, before it is given its place
@@ -42,7 +42,7 @@ type chargePart struct {
 	flags     byte
 	algorithm byte
 	cost      int64
-	numbers   [4]int64 // what the algorithm's file says it asks
+	numbers   [5]int64 // what the algorithm's file says it asks
 }
 
 // newPart encodes a decision. The error wraps limit.ErrBounds.
@@ -88,14 +88,14 @@ func (p *chargePart) encode(c *limit.Charge) error {
 	}
 	if c.Algorithm == rule.CalendarQuota {
 		p.algorithm = algorithmQuota
-		p.numbers = [4]int64{c.Limit, c.Span.Start.UnixMicro(), c.Span.End.UnixMicro()}
+		p.numbers = [5]int64{c.Limit, c.Span.Start.UnixMicro(), c.Span.End.UnixMicro(), c.Floor.Consumed, c.Floor.Refunded}
 	} else {
 		b, err := limit.NewBucket(c.Limit, c.Window, c.Burst)
 		if err != nil {
 			return err
 		}
 		p.algorithm = algorithmGCRA
-		p.numbers = [4]int64{b.Capacity, b.Unit, b.Refill, b.Tick}
+		p.numbers = [5]int64{b.Capacity, b.Unit, b.Refill, b.Tick}
 	}
 	p.cost = c.Cost
 	if c.Soft {
@@ -125,7 +125,7 @@ const few = 16
 // calls are kept to be used again.
 var calls = sync.Pool{New: func() any { return new(call) }}
 
-func newCall(parts []part) *call {
+func newCall(epoch string, parts []part) *call {
 	charges := 0
 	for i := range parts {
 		charges += len(parts[i].charges)
@@ -136,6 +136,7 @@ func newCall(parts []part) *call {
 		c.numbers = make(map[string]int, charges)
 	}
 	c.plan = slices.Grow(c.plan, planHead*len(parts)+planCharge*charges)
+	c.key(epoch) // the first
 	for i := range parts {
 		c.add(&parts[i])
 	}
@@ -183,8 +184,8 @@ func (p *part) hasCounter(key string, n int) bool {
 	return slices.ContainsFunc(p.charges[:n], func(c chargePart) bool { return c.key == key })
 }
 
-// firstRequest is the number of the first argument after now and the plan.
-const firstRequest = 3
+// firstRequest is the number of the first argument after the plan.
+const firstRequest = 4
 
 // number appends a key's or an argument's number. A call of maxCharges charges
 // has fewer than 2^16 of either.
@@ -211,14 +212,14 @@ func (c *call) key(k string) int {
 }
 
 // command returns the words of an EVALSHA or EVAL, valid until the next one or
-// free. now is "" for the server's clock. Pointers to strings are as good as
+// free. now is "" for the server's clock, run the id of its run. Pointers to strings are as good as
 // strings, and need not be allocated.
-func (c *call) command(verb string, script *string, now string) []any {
+func (c *call) command(verb string, script *string, now string, run *string) []any {
 	c.words = append(c.words[:0], verb, script, len(c.keys))
 	for i := range c.keys {
 		c.words = append(c.words, &c.keys[i])
 	}
-	c.words = append(c.words, now, c.plan)
+	c.words = append(c.words, now, run, c.plan)
 	for i := range c.requests {
 		c.words = append(c.words, &c.requests[i])
 	}
@@ -231,6 +232,7 @@ const (
 	statusAllowed    = 'a'
 	statusDenied     = 'D'
 	statusStale      = 'S'
+	statusLost       = 'L'
 	statusReplayed   = 'R'
 	statusConflict   = 'C'
 	statusUnreadable = 'V'
@@ -283,6 +285,9 @@ func parseAnswer(reply string, d *limit.Decision) (limit.Answer, error) {
 		}
 		a.Note = []byte(body[replayHead : replayHead+note])
 		return a, parseResults(&a, body[replayHead+note:], -1)
+	case statusLost:
+		a.Lost = true
+		return a, nil
 	case statusConflict:
 		a.Conflict = true
 		copy(a.DecisionID[:], body)
@@ -325,4 +330,10 @@ func double(s string) float64 {
 	_ = s[7]
 	return math.Float64frombits(uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
 		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56)
+}
+
+// raise makes the floor of a quota's or wallet's charge at least t.
+func (p *chargePart) raise(t limit.Totals) {
+	p.numbers[3] = max(p.numbers[3], t.Consumed)
+	p.numbers[4] = max(p.numbers[4], t.Refunded)
 }

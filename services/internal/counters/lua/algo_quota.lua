@@ -2,7 +2,8 @@
 -- may not exceed the limit.
 --
 -- asks   a limit (units; 2^53-1 never refuses), b and c the period's start and
---        end (µs)
+--        end (µs), d and e its floors: consumed and refunded are at least
+--        those (units)
 -- value  version, consumed, refunded (units), expiry (µs); the numbers are
 --        doubles
 local UNLIMITED = EXACT - 1
@@ -11,11 +12,14 @@ local KEEP = 691200000000 -- µs that a value outlives its period: 8 days
 local limit, from, till = a, b, c
 local version, expiry = VERSION, 0
 if raw and #raw == 25 then version, consumed, refunded, expiry = unstruct('<Bddd', raw) end
-if now < from or now >= till then
+if lost and flags < 2 then
+  status = LOST
+elseif now < from or now >= till then
   status = STALE
 elseif version ~= VERSION or raw and #raw ~= 25 then
   status = UNREADABLE
 else
+  consumed, refunded = max(consumed, d), max(refunded, e)
   reset = till - now
   if units > 0 and limit ~= UNLIMITED then
     local room = min(limit - (consumed - refunded), UNLIMITED - consumed)

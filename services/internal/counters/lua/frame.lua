@@ -2,22 +2,26 @@
 -- over its charges. It is limit.Decide in Lua; the two must agree on every
 -- input. The files algo_*.lua are put in the place marked below.
 --
--- KEYS     the distinct counters of the batch and its request ids
--- ARGV[1]  now, µs since the epoch; '' reads the server's clock (production
---          always does)
--- ARGV[2]  the plan, bytes, big-endian: per decision its number of charges
+-- KEYS[1]  the epoch: the run of the server whose counters these are
+-- KEYS[2…] the distinct counters of the batch and its request ids
+-- ARGV[1]  now, µs since 1970; '' reads the server's clock (production always
+--          does)
+-- ARGV[2]  the run that the epoch must name; '' is not compared
+-- ARGV[3]  the plan, bytes, big-endian: per decision its number of charges
 --          (1), whether several of them are on one counter (1), request (key
 --          2, argument 2; 0 is none), then per charge its counter (key 2),
 --          flags (1: 1 soft, 2 shadow), algorithm (1), cost in units (double)
---          and four numbers (doubles) that its algo_*.lua explains. Key
+--          and five numbers (doubles) that its algo_*.lua explains. Key
 --          numbers, argument numbers and algorithms begin at 1.
--- ARGV[3…] requests: fingerprint (16 bytes); decision id (16 bytes) and note
+-- ARGV[4…] requests: fingerprint (16 bytes); decision id (16 bytes) and note
 --
 -- Returns one string per decision: a status byte, now (double) and
 --   A, a, D  allowed and charged, allowed, denied: per charge passed (1 byte),
 --            then doubles: remaining (units), wait (µs, -1 never), reset (µs),
 --            consumed, refunded (units)
 --   S        stale: a span does not contain now; nothing was evaluated
+--   L        lost: the epoch is not the run's, and an enforced charge has
+--            totals; nothing was evaluated
 --   R        replayed: decision id (16), when it was made (double), note's
 --            length (2), note, the charges
 --   C        conflict: the first decision's id (16)
@@ -40,7 +44,7 @@ local VERSION = 1 -- first byte of every value
 local EXACT = 9007199254740992 -- 2^53
 local GRACE = 10000000 -- µs that a value outlives its use: a promoted replica's clock may be behind
 local REMEMBER = '86400000' -- ms that a request id is known
-local STALE, UNREADABLE = 'S', 'V'
+local STALE, LOST, UNREADABLE = 'S', 'L', 'V'
 local WEIGH, TAKE, SHOW, DONE = 1, 2, 3, 4 -- passes over a decision
 
 local now = tonumber(A[1])
@@ -48,11 +52,12 @@ if not now then
   local t = call('TIME')
   now = t[1] * 1000000 + t[2]
 end
-local clock, plan = pack('<d', now), A[2]
+local clock, plan = pack('<d', now), A[3]
 
 -- Values by key number, false where there is none: the server's, then what the
 -- batch makes of them. A hot counter is read once and written once.
-local V = #K > 0 and call('MGET', unpack(K)) or {}
+local V = call('MGET', unpack(K))
+local lost = A[2] ~= '' and V[1] ~= A[2]
 -- Key numbers of the counters to be written, and by key number the expiry to
 -- set, or false where the key's stays.
 local dirty, dirties, expiries = {nil, nil, nil, nil, nil, nil, nil, nil}, 0, {nil, nil, nil, nil, nil, nil, nil, nil}
@@ -65,7 +70,7 @@ local out, outs, stands = {nil}, 0, {nil}
 local at, size = 1, #plan
 while at <= size do
   local n, several, request, argument, first = unstruct('>BBHH', plan, at)
-  at = first + 44 * n
+  at = first + 52 * n
   local answer, charged, tainted = nil, false, false
 
   -- A request id that is known is answered again. The value of one is: version,
@@ -94,8 +99,8 @@ while at <= size do
     local p = first
     body = ''
     for i = 1, n do
-      local key, flags, algorithm, cost, a, b, c, d
-      key, flags, algorithm, cost, a, b, c, d, p = unstruct('>HBBddddd', plan, p)
+      local key, flags, algorithm, cost, a, b, c, d, e
+      key, flags, algorithm, cost, a, b, c, d, e, p = unstruct('>HBBdddddd', plan, p)
       local soft, units, taken = flags % 2 == 1, 0, 0
       if pass == WEIGH then
         if not asked then
@@ -108,7 +113,7 @@ while at <= size do
       end
 
       -- An algorithm is given raw, its counter's value; units, what is asked
-      -- for; taken, the cost to take if units pass or soft is set; and a to d.
+      -- for; taken, the cost to take if units pass or soft is set; and a to e.
       -- It sets status, or wait (µs, 0 passes, -1 never); where it took, value
       -- with its expiry in it, and renewal, that expiry (µs), if it is a new
       -- one; and what is then to be shown. Units of 0 pass, and of 0 nothing is
@@ -118,7 +123,7 @@ while at <= size do
       local remaining, reset, consumed, refunded = 0, 0, 0, 0
       -- ALGORITHMS --
 
-      if status == STALE then break end
+      if status == STALE or status == LOST then break end
       if pass == WEIGH then
         local sold = wait == 0 or soft
         if sold then

@@ -1,0 +1,109 @@
+package counters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// An epoch key says which run of a server holds the counters beside it, by its
+// run id. Whoever vouches for them sets it; a server that was emptied, replaced
+// or restarted has none or another's, and then no quota or wallet is decided.
+//
+// A single Redis has one. A cluster has one in each slot, under a constant tag
+// that lies there.
+const epochPrefix = "epoch"
+
+// slots is how many slots a cluster has.
+const slots = 16384
+
+// epochKeys are the epoch keys of a cluster, by slot.
+var epochKeys = sync.OnceValue(func() *[slots]string {
+	var keys [slots]string
+	for n, left := 0, slots; left > 0; n++ {
+		tag := strconv.Itoa(n)
+		if slot := slotOf(tag); keys[slot] == "" {
+			keys[slot] = epochPrefix + ":{" + tag + "}"
+			left--
+		}
+	}
+	return &keys
+})
+
+// slotOf returns the slot of a key's hash tag: CRC-16/XMODEM, as the cluster
+// specification says.
+func slotOf(tag string) int {
+	crc := uint16(0)
+	for i := range len(tag) {
+		crc ^= uint16(tag[i]) << 8
+		for range 8 {
+			if crc&0x8000 != 0 {
+				crc = crc<<1 ^ 0x1021
+			} else {
+				crc <<= 1
+			}
+		}
+	}
+	return int(crc % slots)
+}
+
+// A serverInfo is what a server says of itself.
+type serverInfo struct {
+	run    string // id of the run
+	policy string // what it does when its memory is full
+}
+
+// parseInfo reads the reply to INFO.
+func parseInfo(text string) (serverInfo, error) {
+	var info serverInfo
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		switch name {
+		case "run_id":
+			info.run = value
+		case "maxmemory_policy":
+			info.policy = value
+		}
+	}
+	if info.run == "" {
+		return info, fmt.Errorf("%w: INFO has no run_id", errReply)
+	}
+	return info, nil
+}
+
+// adoptPause is how often adoptions are logged at most: each slot of a cluster
+// is one.
+const adoptPause = time.Second
+
+// adopts makes the server behind l vouch for a shard as it is, where the
+// configuration says so. It reports whether it may be asked again.
+func (s *Store) adopts(ctx context.Context, l *link, sh *shard) bool {
+	if !s.adopt {
+		return false
+	}
+	run := *l.run.Load()
+	was, err := l.client.SetArgs(ctx, sh.epoch, run, redis.SetArgs{Get: true}).Result()
+	switch {
+	case errors.Is(err, redis.Nil):
+		was = ""
+	case err != nil:
+		s.log.DebugContext(ctx, "counter store not adopted", "epoch", sh.epoch, "error", err.Error())
+		return false
+	}
+	if was == run {
+		return true // another was quicker
+	}
+	s.metrics.adopted.Inc()
+	now := time.Now().UnixMicro()
+	if last := l.adopted.Load(); now-last >= adoptPause.Microseconds() && l.adopted.CompareAndSwap(last, now) {
+		s.log.WarnContext(ctx, "counter store adopted as it is: what it lost of quotas and wallets is sold again, but for what this process saw",
+			"epoch", sh.epoch, "run_id", run, "before", was)
+	}
+	return true
+}
