@@ -47,6 +47,8 @@ type writer struct {
 	objects   map[object]held
 	graves    []grave // oldest first
 	classes   map[class]int
+	groups    map[rule.Group]membership
+	numbers   []uint32                           // of groups that are gone
 	endpoints map[string]map[string]*EndpointDef // by service and id
 }
 
@@ -74,6 +76,7 @@ func NewBook() *Book {
 	b := &Book{w: writer{
 		objects:   map[object]held{},
 		classes:   map[class]int{},
+		groups:    map[rule.Group]membership{},
 		endpoints: map[string]map[string]*EndpointDef{},
 	}}
 	b.current.Store(newSnapshot())

@@ -32,7 +32,7 @@ type Chain struct{ first *bucket }
 // Add puts a rule in its bucket.
 func (c *Chain) Add(r *rule.Rule) {
 	v := valuesOf(&r.Match)
-	classify(r, func(k class, n netip.Prefix) { c.first = c.first.with(r, k, &v, n) })
+	classify(r, func(k class, n netip.Prefix) { b := c.first.with(entry{rule: r}, k, &v, n); c.first = &b })
 }
 
 // Remove takes a rule out of its bucket.
@@ -42,9 +42,11 @@ func (c *Chain) Remove(r *rule.Rule) { c.first = c.first.without(r) }
 func (c *Chain) Find(like *rule.Rule) (found []*rule.Rule) {
 	v := valuesOf(&like.Match)
 	classify(like, func(k class, n netip.Prefix) {
-		for b := c.first; b != nil; b = b.next {
+		for b := c.first; b != nil; b = b.next() {
 			if b.holds(k, &v, n) {
-				found = append(found, b.rules...)
+				for i := 0; b.at(i) != nil; i++ {
+					found = append(found, b.at(i).rule)
+				}
 			}
 		}
 	})

@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"encoding/binary"
 	"hash/maphash"
 	"net/netip"
 	"slices"
@@ -39,13 +40,29 @@ type class struct {
 // them.
 type values [selectors]string
 
-// A bucket holds the rules whose class and values are equal. Rules is never
-// changed, only replaced.
+// A bucket holds the rules whose class and values are equal, at least one. What
+// it points to is never changed, only replaced. Nearly all have one rule and no
+// network, and what a request needs to know of it to see that it does not matter
+// lies beside it: a million rules are in no cache, and each thing that is looked
+// at is a wait for memory.
 type bucket struct {
-	class   class
-	network netip.Prefix
-	rules   []*rule.Rule // at least one
+	first entry
+	rest  *rest // nil: nothing
+}
+
+// A rest is what few buckets have.
+type rest struct {
+	more    []entry
+	network netip.Prefix // the zero one: none
 	next    *bucket      // another one with the same hash
+}
+
+// An entry is a rule in a bucket.
+type entry struct {
+	rule    *rule.Rule
+	group   uint32       // the number of rule.Group
+	subject rule.Subject // rule.Subject
+	timed   bool         // whether it is valid for a time only
 }
 
 func valuesOf(m *rule.Match) values {
@@ -74,17 +91,20 @@ func (v *values) hashes() (h [selectors]uint64) {
 
 // place is where the bucket of a class lies, given the hashes of its values.
 func (c class) place(h *[selectors]uint64, network netip.Prefix) uint64 {
-	n := mix(1, uint64(c.exact))
+	n := mix(salt, uint64(c.exact))
 	for i := range selectors {
 		if c.exact&(1<<i) != 0 {
 			n = mix(n, h[i])
 		}
 	}
 	if c.network {
-		n = mix(n, hashOf(network))
+		a := network.Addr().As16()
+		n = mix(mix(n, binary.BigEndian.Uint64(a[:8])), binary.BigEndian.Uint64(a[8:])^uint64(c.bits)<<56)
 	}
 	return n
 }
+
+var salt = hashOf(0)
 
 // mix folds v into h. Its constant is 2^64 divided by the golden ratio.
 func mix(h, v uint64) uint64 {
@@ -95,16 +115,52 @@ func mix(h, v uint64) uint64 {
 // holds reports whether the bucket is the one for these values. Only hashes
 // have been compared so far.
 func (b *bucket) holds(c class, v *values, network netip.Prefix) bool {
-	if b.class != c || b.network != network {
+	if b.network() != network {
 		return false
 	}
-	own := valuesOf(&b.rules[0].Match)
+	own := valuesOf(&b.first.rule.Match)
 	for i := range selectors {
-		if c.exact&(1<<i) != 0 && own[i] != v[i] {
+		if c.exact&(1<<i) == 0 {
+			if own[i] != "" {
+				return false
+			}
+		} else if own[i] != v[i] {
 			return false
 		}
 	}
 	return true
+}
+
+func (b *bucket) network() netip.Prefix {
+	if b.rest == nil {
+		return netip.Prefix{}
+	}
+	return b.rest.network
+}
+
+func (b *bucket) more() []entry {
+	if b.rest == nil {
+		return nil
+	}
+	return b.rest.more
+}
+
+func (b *bucket) next() *bucket {
+	if b.rest == nil {
+		return nil
+	}
+	return b.rest.next
+}
+
+// at is the rule in the given place, nil when there are no more.
+func (b *bucket) at(i int) *entry {
+	if i == 0 {
+		return &b.first
+	}
+	if more := b.more(); i <= len(more) {
+		return &more[i-1]
+	}
+	return nil
 }
 
 // classify calls use for every bucket that a rule belongs to: one per network.
@@ -131,10 +187,14 @@ func (d *draft) addRule(r *rule.Rule) {
 	d.ruleCount++
 	v := valuesOf(&r.Match)
 	h := v.hashes()
+	e := entry{rule: r, group: d.w.join(r.Group()), subject: r.Subject, timed: !r.ValidFrom.IsZero() || !r.ValidTo.IsZero()}
 	classify(r, func(c class, network netip.Prefix) {
 		at := c.place(&h, network)
-		first, _ := d.rules.Get(at)
-		d.rules.Set(at, first.with(r, c, &v, network))
+		var first *bucket
+		if b, ok := d.rules.Get(at); ok {
+			first = &b
+		}
+		d.rules.Set(at, first.with(e, c, &v, network))
 		if d.w.classes[c]++; d.w.classes[c] == 1 {
 			d.regrouped = true
 		}
@@ -146,15 +206,16 @@ func (d *draft) removeRule(r *rule.Rule) {
 		return
 	}
 	d.ruleCount--
+	d.w.leave(r.Group())
 	v := valuesOf(&r.Match)
 	h := v.hashes()
 	classify(r, func(c class, network netip.Prefix) {
 		at := c.place(&h, network)
-		first, _ := d.rules.Get(at)
-		if first = first.without(r); first == nil {
+		b, _ := d.rules.Get(at)
+		if left := b.without(r); left == nil {
 			d.rules.Delete(at)
 		} else {
-			d.rules.Set(at, first)
+			d.rules.Set(at, *left)
 		}
 		if d.w.classes[c]--; d.w.classes[c] == 0 {
 			delete(d.w.classes, c)
@@ -163,15 +224,56 @@ func (d *draft) removeRule(r *rule.Rule) {
 	})
 }
 
-// with returns a chain like b that has r in its bucket.
-func (b *bucket) with(r *rule.Rule, c class, v *values, network netip.Prefix) *bucket {
+// A membership is the number of a group and how many rules are in it. Numbers
+// are used again: within one snapshot one means one group.
+type membership struct {
+	number uint32
+	rules  int
+}
+
+// join returns the number of a group that has one rule more.
+func (w *writer) join(g rule.Group) uint32 {
+	m, ok := w.groups[g]
+	if !ok {
+		m.number = uint32(len(w.groups))
+		if last := len(w.numbers) - 1; last >= 0 {
+			m.number, w.numbers = w.numbers[last], w.numbers[:last]
+		}
+	}
+	m.rules++
+	w.groups[g] = m
+	return m.number
+}
+
+func (w *writer) leave(g rule.Group) {
+	m := w.groups[g]
+	if m.rules--; m.rules > 0 {
+		w.groups[g] = m
+		return
+	}
+	delete(w.groups, g)
+	w.numbers = append(w.numbers, m.number)
+}
+
+// newBucket leaves out what is not there.
+func newBucket(first entry, more []entry, network netip.Prefix, next *bucket) *bucket {
+	b := &bucket{first: first}
+	if len(more) > 0 || network.IsValid() || next != nil {
+		b.rest = &rest{more, network, next}
+	}
+	return b
+}
+
+// with returns a chain like b, which may be nil, that has e in its bucket.
+func (b *bucket) with(e entry, c class, v *values, network netip.Prefix) bucket {
 	switch {
 	case b == nil:
-		return &bucket{c, network, []*rule.Rule{r}, nil}
+		return *newBucket(e, nil, network, nil)
 	case b.holds(c, v, network):
-		return &bucket{c, network, append(slices.Clip(b.rules), r), b.next}
+		return *newBucket(b.first, append(slices.Clip(b.more()), e), network, b.next())
 	default:
-		return &bucket{b.class, b.network, b.rules, b.next.with(r, c, v, network)}
+		next := b.next().with(e, c, v, network)
+		return *newBucket(b.first, b.more(), b.network(), &next)
 	}
 }
 
@@ -180,18 +282,21 @@ func (b *bucket) without(r *rule.Rule) *bucket {
 	if b == nil {
 		return nil
 	}
-	rules := b.rules
-	if at := slices.Index(rules, r); at >= 0 {
-		rules = slices.Concat(rules[:at], rules[at+1:])
+	next, first, more := b.next().without(r), b.first, b.more()
+	if at := slices.IndexFunc(more, func(e entry) bool { return e.rule == r }); at >= 0 {
+		more = slices.Concat(more[:at], more[at+1:])
 	}
-	next := b.next.without(r)
-	if len(rules) == 0 {
-		return next
+	if first.rule == r {
+		if len(more) == 0 {
+			return next
+		}
+		first, more = more[0], more[1:]
 	}
-	return &bucket{b.class, b.network, rules, next}
+	return newBucket(first, more, b.network(), next)
 }
 
-// listClasses makes the list of classes anew when one came or went.
+// listClasses makes the list of classes anew when one came or went. Those that
+// win come first, so that the conditions of those that lose are not asked.
 func (d *draft) listClasses() {
 	if !d.regrouped {
 		return
@@ -200,6 +305,22 @@ func (d *draft) listClasses() {
 	for c := range d.w.classes {
 		d.classes = append(d.classes, c)
 	}
+	slices.SortFunc(d.classes, func(a, b class) int { return b.exactness() - a.exactness() })
+}
+
+// exactness orders classes as rule.Rule.Beats orders rules.
+func (c class) exactness() (n int) {
+	for _, s := range [...]int{selKey, selUser, selApplication, selTenant, selPlan} {
+		n = n<<1 | int(c.exact>>s&1)
+	}
+	n <<= 1
+	if c.network {
+		n |= 1
+	}
+	for _, s := range [...]int{selEndpoint, selService} {
+		n = n<<1 | int(c.exact>>s&1)
+	}
+	return n
 }
 
 // winners appends to won the rules that apply to q at now: of every group of
@@ -207,8 +328,8 @@ func (d *draft) listClasses() {
 func (s *Snapshot) winners(won []*rule.Rule, q *rule.Request, now time.Time) []*rule.Rule {
 	v := values{q.Tenant, q.Plan, q.Application, q.User, q.APIKey, q.Service, q.Endpoint}
 	h, present, owns := v.hashes(), v.present(), owned(q)
-	var groups [16]rule.Group
-	known := groups[:0]
+	var numbers [16]uint32
+	groups := numbers[:0]
 	for _, c := range s.classes {
 		if c.exact&^present != 0 {
 			continue
@@ -220,15 +341,23 @@ func (s *Snapshot) winners(won []*rule.Rule, q *rule.Request, now time.Time) []*
 			}
 			network, _ = q.Address.Prefix(int(c.bits))
 		}
-		b, _ := s.rules.Get(c.place(&h, network))
-		for ; b != nil && !b.holds(c, &v, network); b = b.next {
+		first, ok := s.rules.Get(c.place(&h, network))
+		if !ok {
+			continue
+		}
+		b := &first
+		for ; b != nil && !b.holds(c, &v, network); b = b.next() {
 		}
 		if b == nil {
 			continue
 		}
-		for _, r := range b.rules {
-			if owns.Has(r.Subject) && valid(r, now) {
-				won, known = contend(won, known, r, q)
+		for i := 0; ; i++ {
+			e := b.at(i)
+			if e == nil {
+				break
+			}
+			if owns.Has(e.subject) && (!e.timed || valid(e.rule, now)) {
+				won, groups = contend(won, groups, e, q)
 			}
 		}
 	}
@@ -236,21 +365,20 @@ func (s *Snapshot) winners(won []*rule.Rule, q *rule.Request, now time.Time) []*
 	return won
 }
 
-// contend lets r compete with what has won so far. A condition is looked at
-// last: where r loses all the same, it is not.
-func contend(won []*rule.Rule, known []rule.Group, r *rule.Rule, q *rule.Request) ([]*rule.Rule, []rule.Group) {
-	g := r.Group()
-	at := slices.Index(known, g)
+// contend lets a rule compete with what has won so far. A condition is asked
+// last: where its rule loses all the same, it is not.
+func contend(won []*rule.Rule, groups []uint32, e *entry, q *rule.Request) ([]*rule.Rule, []uint32) {
+	r, at := e.rule, slices.Index(groups, e.group)
 	switch {
 	case at >= 0 && (r == won[at] || !r.Beats(won[at])):
-		return won, known
+		return won, groups
 	case r.Condition != nil && !r.Condition.Holds(q):
-		return won, known
+		return won, groups
 	case at >= 0:
 		won[at] = r
-		return won, known
+		return won, groups
 	default:
-		return append(won, r), append(known, g)
+		return append(won, r), append(groups, e.group)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"penstock.dev/services/gateway/decide"
 	"penstock.dev/services/internal/period"
@@ -21,7 +22,7 @@ var t0 = time.Date(2026, time.November, 30, 12, 0, 0, 0, time.UTC)
 
 // TestIndexAgreesWithALinearSearch guarantees that the index finds exactly the
 // rules that looking at every rule finds: the same winner in every group, after
-// any history of changes, for any request.
+// any history of changes, for any request, with conditions and without.
 func TestIndexAgreesWithALinearSearch(t *testing.T) {
 	t.Parallel()
 
@@ -61,11 +62,14 @@ func TestIndexAgreesWithALinearSearch(t *testing.T) {
 					if r.Match.APIKey != "" && r.Match.Endpoint != "" {
 						reach["by several selectors"]++
 					}
+					if r.Condition != nil {
+						reach["by a condition"]++
+					}
 				}
 			}
 		}
 	}
-	for _, what := range []string{"winners", "by network", "by several selectors"} {
+	for _, what := range []string{"winners", "by network", "by several selectors", "by a condition"} {
 		if reach[what] < 200 {
 			t.Errorf("%d rules won %s: the generator no longer reaches them", reach[what], what)
 		}
@@ -135,6 +139,9 @@ func randomRule(rng *rand.Rand, id string) *rule.Rule {
 		networks := []string{"203.0.113.0/24", "203.0.113.9/32", "203.0.113.77/24", "0.0.0.0/0", "2001:db8::/32", "2001:db8:1:2::/64", "::/0"}
 		r.Match.Networks = append(r.Match.Networks, netip.MustParsePrefix(networks[rng.IntN(len(networks))]))
 	}
+	if rng.IntN(4) == 0 {
+		r.Condition = dearer(rng.IntN(6))
+	}
 	if rng.IntN(5) == 0 {
 		r.ValidFrom = t0.Add(time.Duration(rng.IntN(3)-1) * time.Hour)
 	}
@@ -154,11 +161,87 @@ func randomRequest(rng *rand.Rand) rule.Request {
 	q := rule.Request{
 		Tenant: often("acme", "globex", "initech"), Plan: often("gold", "free"), Application: often("web", "app"),
 		User: often("u1", "u2"), APIKey: often("k1", "k2"), Service: often("pay", "search"), Endpoint: often("e1", "e2"),
+		Cost: rng.Int64N(6),
 	}
 	if a := often("203.0.113.9", "203.0.113.10", "198.51.100.1", "2001:db8:1:2::", "2001:db9::"); a != "" {
 		q.Address = netip.MustParseAddr(a)
 	}
 	return q
+}
+
+// A dearer is the condition that a request costs more.
+type dearer int64
+
+func (d dearer) Text() string { return fmt.Sprintf("cost > %d", int64(d)) }
+
+func (d dearer) Holds(q *rule.Request) bool { return q.Cost > int64(d) }
+
+// An unasked is a condition that nobody may ask.
+type unasked struct{ t *testing.T }
+
+func (unasked) Text() string { return "true" }
+
+func (u unasked) Holds(*rule.Request) bool {
+	u.t.Error("a condition was asked that did not matter")
+	return true
+}
+
+// TestConditionsOfLosers guarantees that a condition costs only the requests
+// that it decides about: it is asked last, and not where its rule is beaten.
+func TestConditionsOfLosers(t *testing.T) {
+	t.Parallel()
+
+	book := decide.NewBook()
+	everybody, own, beaten, others := override("e-everybody", ""), override("a-own", "acme"), override("b-beaten", "acme"), override("c-others", "globex")
+	later := override("d-later", "acme")
+	own.Priority, later.ValidFrom = 1, t0.Add(time.Hour)
+	for i, r := range []*rule.Rule{everybody, own, beaten, others, later} {
+		if r != own {
+			r.Condition = unasked{t}
+		}
+		book.Apply([]decide.Change{{Kind: decide.RuleKind, ID: r.ID, Version: int64(i + 1), Object: r}})
+	}
+	q := rule.Request{Tenant: "acme"}
+	if diff := cmp.Diff([]string{"a-own"}, ids(book.Current().Winners(&q, t0))); diff != "" {
+		t.Errorf("winners (-want +got):\n%s", diff)
+	}
+}
+
+// TestConditionSeesTheRequest guarantees what a condition is asked about: the
+// request as the catalogue completes it, with what only conditions look at.
+func TestConditionSeesTheRequest(t *testing.T) {
+	t.Parallel()
+
+	g := newGate(t)
+	g.tenant(&decide.Tenant{ID: "acme", Plan: "gold"})
+	g.put(decide.EndpointKind, "pay", &decide.EndpointDef{ID: "pay", Service: "payments", Path: "/v1/pay/{id}", Cost: 5})
+	var seen rule.Request
+	r := rate("burst", rule.Tenant, 10)
+	r.Condition = peeking{&seen}
+	g.rule(r)
+	address := netip.MustParseAddr("203.0.113.9")
+	labels := map[string]string{"region": "eu"}
+	g.ask(decide.Query{
+		Tenant: "acme", Application: "web", User: "u1", APIKey: "k1", Address: address,
+		Service: "payments", Method: "POST", Path: "/v1/pay/17", Labels: labels,
+	})
+	want := rule.Request{
+		Tenant: "acme", Plan: "gold", Application: "web", User: "u1", APIKey: "k1", Address: address, Service: "payments", Endpoint: "pay",
+		Method: "POST", Path: "/v1/pay/17", Labels: labels, Cost: 5,
+	}
+	if diff := cmp.Diff(want, seen, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// A peeking condition holds and keeps what it was asked about.
+type peeking struct{ seen *rule.Request }
+
+func (peeking) Text() string { return "true" }
+
+func (p peeking) Holds(q *rule.Request) bool {
+	*p.seen = *q
+	return true
 }
 
 // TestRequestCostsItsOwnBuckets guarantees that overrides of other tenants cost

@@ -24,7 +24,7 @@ type Snapshot struct {
 	endpoints trie.Map[string, *EndpointDef]
 	paths     trie.Map[string, *templates] // by service
 	wallets   trie.Map[walletKey, *Wallet]
-	rules     trie.Map[uint64, *bucket]
+	rules     trie.Map[uint64, bucket]
 	classes   []class
 	ruleCount int
 }
@@ -39,7 +39,7 @@ func newSnapshot() *Snapshot {
 		endpoints: trie.New[string, *EndpointDef](hashOf),
 		paths:     trie.New[string, *templates](hashOf),
 		wallets:   trie.New[walletKey, *Wallet](hashOf),
-		rules:     trie.New[uint64, *bucket](func(h uint64) uint64 { return h }),
+		rules:     trie.New[uint64, bucket](func(h uint64) uint64 { return h }),
 	}
 }
 
@@ -110,7 +110,7 @@ type draft struct {
 	paths     *trie.Editor[string, *templates]
 	stale     map[string]bool // services whose paths are to be made anew
 	wallets   *trie.Editor[walletKey, *Wallet]
-	rules     *trie.Editor[uint64, *bucket]
+	rules     *trie.Editor[uint64, bucket]
 	classes   []class
 	regrouped bool // the set of classes has changed
 	ruleCount int

@@ -39,6 +39,9 @@ func object(r *rulesv1.Record) (any, error) {
 		}, nil
 	case rulesv1.KindRule:
 		return ruleOf(r)
+	case rulesv1.KindWallet:
+		w := r.Wallet
+		return &decide.Wallet{Tenant: w.Tenant, Meter: same(w.Meter), Granted: w.GrantedTotal}, nil
 	default:
 		return nil, nil
 	}
@@ -87,17 +90,8 @@ func service(id string, r *rulesv1.Service) *decide.ServiceDef {
 // the whole rule unsupported: without it the rule would mean something else.
 func ruleOf(record *rulesv1.Record) (*rule.Rule, error) {
 	r := record.Rule
-	for _, part := range []struct {
-		name string
-		set  bool
-	}{
-		{"rule.condition", r.Condition != ""},
-		{"rule.max_delay_us", r.MaxDelayUS != 0},
-		{"rule.lease", r.Lease != nil},
-	} {
-		if part.set {
-			return nil, fmt.Errorf("%w: %s", errUnsupported, part.name)
-		}
+	if r.Lease != nil {
+		return nil, fmt.Errorf("%w: rule.lease", errUnsupported)
 	}
 	v := &rule.Rule{
 		ID: record.ID, Name: r.Name, Version: record.Version,
@@ -105,7 +99,8 @@ func ruleOf(record *rulesv1.Record) (*rule.Rule, error) {
 		Kind: constant(r.Kind, rule.Rate, rule.Quota, rule.Wallet, rule.Block),
 		Algorithm: constant(r.Algorithm, rule.NoAlgorithm, rule.GCRA, rule.CalendarQuota, rule.TokenBucket, rule.LeakyBucket,
 			rule.FixedWindow, rule.SlidingWindowLog, rule.SlidingWindowCounter, rule.OverdraftWallet),
-		Meter: same(r.Meter), Window: micros(r.WindowUS), Cost: r.Cost, Soft: r.Soft,
+		Meter: same(r.Meter), Window: micros(r.WindowUS), MaxDelay: micros(r.MaxDelayUS), Cost: r.Cost, Soft: r.Soft,
+		Wallet:     constant(r.Wallet, rule.NoWallet, rule.Prepaid, rule.Renewable),
 		OnFailure:  constant(r.OnFailure, rule.Open, rule.Closed, rule.Local),
 		Thresholds: rule.Thresholds{Percent: r.ThresholdsPercent, Left: r.ThresholdsLeft},
 		Priority:   r.Priority, ValidFrom: instant(r.ValidFrom), ValidTo: instant(r.ValidTo),
@@ -122,9 +117,6 @@ func ruleOf(record *rulesv1.Record) (*rule.Rule, error) {
 	if faults := v.Validate(); len(faults) > 0 {
 		return nil, fmt.Errorf("%w: rule: %w", errInvalid, faults)
 	}
-	if faults := v.Unavailable(); len(faults) > 0 {
-		return nil, fmt.Errorf("%w: rule: %w", errUnsupported, faults)
-	}
 	v.Name = "" // nobody asks a gateway
 	return v, nil
 }
@@ -140,6 +132,9 @@ func complete(v *rule.Rule, record *rulesv1.Record) error {
 		v.Subject |= bit
 	}
 	var err error
+	if v.Condition, err = compile(r.Condition); err != nil {
+		return err
+	}
 	if r.Match != nil {
 		if v.Match, err = match(r.Match); err != nil {
 			return err

@@ -33,3 +33,9 @@ func PutInSnapshot(dir, key string, value []byte) error {
 	s.records = e.Map()
 	return saveSnapshot(dir, s)
 }
+
+// Compile is how conditions are compiled.
+var Compile = compile
+
+// MaxConditions bounds those that are shared.
+const MaxConditions = maxConditions

@@ -122,7 +122,7 @@ func (r *Rules) gauges() []prometheus.Collector {
 			Help: "When the snapshot on disk was taken, as a Unix time; 0: there is none.",
 		}, r.locked(func() float64 { return seconds(r.saved) })),
 	}
-	for _, k := range []decide.Kind{decide.TenantKind, decide.KeyKind, decide.ServiceKind, decide.EndpointKind, decide.RuleKind} {
+	for _, k := range []decide.Kind{decide.TenantKind, decide.KeyKind, decide.ServiceKind, decide.EndpointKind, decide.RuleKind, decide.WalletKind} {
 		list = append(list, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        "penstock_gateway_rules_objects",
 			Help:        "Objects in force, by kind; disabled rules are not.",

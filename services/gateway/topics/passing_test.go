@@ -18,6 +18,17 @@ func (passing) Decide(_ context.Context, d limit.Decision) (limit.Answer, error)
 	return a, nil
 }
 
+// An asking is passing, and shows what it was asked for last.
+type asking struct {
+	passing
+	charges *[]limit.Charge
+}
+
+func (a asking) Decide(ctx context.Context, d limit.Decision) (limit.Answer, error) {
+	*a.charges = d.Charges
+	return a.passing.Decide(ctx, d)
+}
+
 // DecideAll is the store, one after another.
 func (p passing) DecideAll(ctx context.Context, all []limit.Decision) ([]limit.Answer, []error) {
 	answers, errs := make([]limit.Answer, len(all)), make([]error, len(all))

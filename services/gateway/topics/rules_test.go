@@ -17,6 +17,8 @@ import (
 	"penstock.dev/services/gateway/topics"
 	"penstock.dev/services/internal/admin"
 	"penstock.dev/services/internal/kafka"
+	"penstock.dev/services/internal/limit"
+	"penstock.dev/services/internal/rule"
 )
 
 // TestFollow guarantees that what the log says is in force: nothing before it
@@ -78,13 +80,6 @@ func TestC4LateRecords(t *testing.T) {
 func TestSetAside(t *testing.T) {
 	t.Parallel()
 
-	algorithm := func(v rulesv1.Algorithm) func(*rulesv1.Rule) {
-		return func(r *rulesv1.Rule) {
-			if r.Algorithm = v; v != rulesv1.AlgorithmTokenBucket && v != rulesv1.AlgorithmLeakyBucket {
-				r.Burst = nil
-			}
-		}
-	}
 	tests := []struct {
 		name   string
 		reason string
@@ -109,29 +104,14 @@ func TestSetAside(t *testing.T) {
 				Meter: "m", Limit: &n, Burst: &n, WindowUS: 1e6, OnFailure: rulesv1.OnFailureOpen, Wallet: rulesv1.WalletModeNone,
 			}})
 		}},
-		{"an algorithm that is not served", "unsupported", func(a *author) kafka.Record {
-			return a.rule("a", 1, algorithm(rulesv1.AlgorithmSlidingWindowLog))
+		{"a condition that is none", "invalid", func(a *author) kafka.Record {
+			return a.rule("a", 1, func(r *rulesv1.Rule) { r.Condition = "cost > " })
 		}},
-		{"a token bucket", "unsupported", func(a *author) kafka.Record {
-			return a.rule("a", 1, algorithm(rulesv1.AlgorithmTokenBucket))
-		}},
-		{"a condition", "unsupported", func(a *author) kafka.Record {
-			return a.rule("a", 1, func(r *rulesv1.Rule) { r.Condition = "cost > 3" })
+		{"a condition about what nobody knows", "invalid", func(a *author) kafka.Record {
+			return a.rule("a", 1, func(r *rulesv1.Rule) { r.Condition = "moon == 'full'" })
 		}},
 		{"a lease", "unsupported", func(a *author) kafka.Record {
 			return a.rule("a", 1, func(r *rulesv1.Rule) { r.Lease = &rulesv1.Lease{Units: 1, TTLUS: 1} })
-		}},
-		{"a delay", "unsupported", func(a *author) kafka.Record {
-			return a.rule("a", 1, func(r *rulesv1.Rule) { r.MaxDelayUS = 1 })
-		}},
-		{"a failure mode that is not served", "unsupported", func(a *author) kafka.Record {
-			return a.rule("a", 1, func(r *rulesv1.Rule) { r.OnFailure = rulesv1.OnFailureLocal })
-		}},
-		{"a wallet", "unsupported", func(a *author) kafka.Record {
-			return a.rule("a", 1, func(r *rulesv1.Rule) {
-				r.Kind, r.Algorithm, r.Wallet = rulesv1.RuleKindWallet, rulesv1.AlgorithmOverdraftWallet, rulesv1.WalletModePrepaid
-				r.Subject, r.Limit, r.Burst, r.WindowUS = []rulesv1.Dimension{rulesv1.DimensionTenant}, nil, nil, 0
-			})
 		}},
 		{"a zone that nobody has heard of", "unsupported", func(a *author) kafka.Record {
 			return a.rule("a", 1, func(r *rulesv1.Rule) {
@@ -320,10 +300,85 @@ func TestCatalogue(t *testing.T) {
 	if diff := cmp.Diff(wantEndpoint, s.Endpoint("payments", "POST", rest)); diff != "" {
 		t.Errorf("endpoint (-want +got):\n%s", diff)
 	}
-	for kind, n := range map[string]float64{"tenant": 1, "api_key": 1, "service": 1, "endpoint": 1, "rule": 0} {
+	for kind, n := range map[string]float64{"tenant": 1, "api_key": 1, "service": 1, "endpoint": 1, "rule": 0, "wallet": 0} {
 		if got := r.metric("penstock_gateway_rules_objects", kind); got != n {
 			t.Errorf("objects{%s} reads %v, want %v", kind, got, n)
 		}
+	}
+}
+
+// TestRuleOfEveryKind guarantees that a rule of every algorithm arrives whole:
+// the store is asked for exactly what its record says, and a prepaid wallet for
+// what its tenant was granted. A wallet record that comes again changes
+// nothing, an older one neither.
+func TestRuleOfEveryKind(t *testing.T) {
+	t.Parallel()
+
+	reg, l := &registry{}, newLog()
+	a := newAuthor(t, reg)
+	tenant := []rulesv1.Dimension{rulesv1.DimensionTenant}
+	window := func(v rulesv1.Algorithm) func(*rulesv1.Rule) {
+		return func(r *rulesv1.Rule) { r.Algorithm, r.Burst, r.Subject = v, nil, tenant }
+	}
+	queue := func(r *rulesv1.Rule) {
+		r.Algorithm, r.Subject, r.MaxDelayUS, r.OnFailure = rulesv1.AlgorithmLeakyBucket, tenant, 2e6, rulesv1.OnFailureLocal
+	}
+	prepaid := func(r *rulesv1.Rule) {
+		r.Kind, r.Algorithm, r.Wallet = rulesv1.RuleKindWallet, rulesv1.AlgorithmOverdraftWallet, rulesv1.WalletModePrepaid
+		r.Subject, r.Limit, r.Burst, r.WindowUS, r.Meter = tenant, nil, nil, 0, "credits"
+	}
+	renewable := func(r *rulesv1.Rule) {
+		r.Kind, r.Algorithm, r.Wallet = rulesv1.RuleKindWallet, rulesv1.AlgorithmOverdraftWallet, rulesv1.WalletModeRenewable
+		r.Subject, r.Burst, r.WindowUS = tenant, nil, 0
+		r.Period = &rulesv1.Period{Unit: rulesv1.PeriodUnitMonth, Count: 1, Alignment: rulesv1.AlignmentCalendar}
+	}
+	grant := func(n int64) kafka.Record {
+		return a.put(rulesv1.Record{Kind: rulesv1.KindWallet, ID: "acme:credits", Wallet: &rulesv1.Wallet{Tenant: "acme", Meter: "credits", GrantedTotal: n}})
+	}
+	first, second := grant(100), grant(300)
+	l.append(
+		second, first, second, first,
+		a.rule("bucket", 10, func(r *rulesv1.Rule) { r.Algorithm = rulesv1.AlgorithmTokenBucket }),
+		a.rule("counter", 10, window(rulesv1.AlgorithmSlidingWindowCounter)),
+		a.rule("fixed", 10, window(rulesv1.AlgorithmFixedWindow)),
+		a.rule("log", 10, window(rulesv1.AlgorithmSlidingWindowLog)),
+		a.rule("prepaid", 10, prepaid),
+		a.rule("queue", 10, queue),
+		a.rule("renewable", 10, renewable),
+		a.rule("some", 10, func(r *rulesv1.Rule) { r.Condition = `labels["region"] == "eu"` }),
+		a.rule("some-more", 10, func(r *rulesv1.Rule) { r.Condition = `labels["region"] == "eu"` }),
+	)
+	r := start(t, setup{log: l, registry: reg})
+	r.ready()
+	var asked []limit.Charge
+	s := decide.NewService(r.book, asking{charges: &asked}, func() time.Time { return t0 }, decide.NewID, decide.Options{})
+	got := map[string]limit.Charge{}
+	d, err := s.Decide(t.Context(), decide.Query{Tenant: "acme", Labels: map[string]string{"region": "eu"}})
+	if err != nil || len(d.Limits) != len(asked) {
+		t.Fatalf("%d limits of %d charges: %v", len(d.Limits), len(asked), err)
+	}
+	for i, c := range asked {
+		got[d.Limits[i].RuleID] = limit.Charge{Algorithm: c.Algorithm, Limit: c.Limit, Window: c.Window, Burst: c.Burst, MaxDelay: c.MaxDelay}
+	}
+	wanted := map[string]limit.Charge{
+		"bucket":    {Algorithm: rule.TokenBucket, Limit: 10, Window: time.Minute, Burst: 10},
+		"counter":   {Algorithm: rule.SlidingWindowCounter, Limit: 10, Window: time.Minute},
+		"fixed":     {Algorithm: rule.FixedWindow, Limit: 10, Window: time.Minute},
+		"log":       {Algorithm: rule.SlidingWindowLog, Limit: 10, Window: time.Minute},
+		"prepaid":   {Algorithm: rule.OverdraftWallet, Limit: 300},
+		"queue":     {Algorithm: rule.LeakyBucket, Limit: 10, Window: time.Minute, Burst: 10, MaxDelay: 2 * time.Second},
+		"renewable": {Algorithm: rule.OverdraftWallet, Limit: 10},
+		"some":      {Algorithm: rule.GCRA, Limit: 10, Window: time.Minute, Burst: 10},
+		"some-more": {Algorithm: rule.GCRA, Limit: 10, Window: time.Minute, Burst: 10},
+	}
+	if diff := cmp.Diff(wanted, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if d, err = s.Decide(t.Context(), decide.Query{Tenant: "acme"}); err != nil || len(d.Limits) != len(wanted)-2 {
+		t.Errorf("without the label %d limits, want %d: %v", len(d.Limits), len(wanted)-2, err)
+	}
+	if n := r.metric("penstock_gateway_rules_objects", "wallet"); n != 1 {
+		t.Errorf("%v wallets in force, want 1", n)
 	}
 }
 

@@ -56,7 +56,7 @@ func (e *Editor[K, V]) set(n *node[K, V], p pair[K, V], h uint64, level int) *no
 		n.pairs = append(n.pairs, p)
 		return n
 	}
-	bit := uint32(1) << (h & (slots - 1))
+	bit := uint64(1) << (h & (slots - 1))
 	switch {
 	case n.below&bit != 0:
 		i := index(n.below, bit)
@@ -74,7 +74,7 @@ func (e *Editor[K, V]) set(n *node[K, V], p pair[K, V], h uint64, level int) *no
 }
 
 // split moves the pair in a slot of n one level down and puts p beside it.
-func (e *Editor[K, V]) split(n *node[K, V], bit uint32, p pair[K, V], h uint64, level int) {
+func (e *Editor[K, V]) split(n *node[K, V], bit uint64, p pair[K, V], h uint64, level int) {
 	i := index(n.inline, bit)
 	old := n.pairs[i]
 	n.pairs = slices.Delete(n.pairs, i, i+1)
@@ -96,7 +96,7 @@ func (e *Editor[K, V]) remove(n *node[K, V], k K, h uint64, level int) *node[K, 
 		n.pairs = slices.Delete(n.pairs, i, i+1)
 		return n
 	}
-	bit := uint32(1) << (h & (slots - 1))
+	bit := uint64(1) << (h & (slots - 1))
 	if n.inline&bit != 0 {
 		i := index(n.inline, bit)
 		n.pairs = slices.Delete(n.pairs, i, i+1)

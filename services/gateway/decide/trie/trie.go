@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	fan   = 5 // bits of the hash consumed per level
+	fan   = 6 // bits of the hash consumed per level
 	slots = 1 << fan
 	depth = (64 + fan - 1) / fan // levels that a hash of 64 bits can tell apart
 )
@@ -32,11 +32,11 @@ func New[K comparable, V any](hash func(K) uint64) Map[K, V] {
 // A node holds, for each of its slots, either pairs or a child. Below the last
 // level a node holds every pair whose hashes are equal.
 type node[K comparable, V any] struct {
-	owner    *owner // the editor that may change this node in place
-	inline   uint32 // slots that hold a pair, in the order of pairs
-	below    uint32 // slots that hold a child, in the order of children
+	inline   uint64 // slots that hold a pair, in the order of pairs
+	below    uint64 // slots that hold a child, in the order of children
 	pairs    []pair[K, V]
 	children []*node[K, V]
+	owner    *owner // the editor that may change this node in place
 }
 
 type pair[K comparable, V any] struct {
@@ -60,7 +60,7 @@ func (m Map[K, V]) Get(k K) (V, bool) {
 	}
 	h := m.hash(k)
 	for range depth {
-		bit := uint32(1) << (h & (slots - 1))
+		bit := uint64(1) << (h & (slots - 1))
 		switch {
 		case n.below&bit != 0:
 			n = n.children[index(n.below, bit)]
@@ -114,4 +114,4 @@ func (n *node[K, V]) find(k K) int {
 }
 
 // index is how many slots before bit are taken.
-func index(taken, bit uint32) int { return bits.OnesCount32(taken & (bit - 1)) }
+func index(taken, bit uint64) int { return bits.OnesCount64(taken & (bit - 1)) }
