@@ -52,3 +52,13 @@ func (c *Chain) Find(like *rule.Rule) (found []*rule.Rule) {
 	})
 	return found
 }
+
+// MaxLocal bounds each of two generations of counters in the process.
+const MaxLocal = maxLocal
+
+// LocalCounters is how many there are.
+func (s *Service) LocalCounters() int {
+	s.local.mu.Lock()
+	defer s.local.mu.Unlock()
+	return len(s.local.newer) + len(s.local.older)
+}

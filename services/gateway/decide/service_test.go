@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -24,24 +25,36 @@ type modelStore struct {
 	state limit.State
 	now   time.Time
 	fail  error
+	lost  bool // it does not vouch for what it holds
 	asked []limit.Decision
+	calls int // of either kind
 }
 
 func (m *modelStore) Decide(_ context.Context, d limit.Decision) (limit.Answer, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.calls++
+	return m.decide(d)
+}
+
+func (m *modelStore) decide(d limit.Decision) (limit.Answer, error) {
 	m.asked = append(m.asked, d)
 	if m.fail != nil {
 		return limit.Answer{}, m.fail
 	}
+	if m.lost && slices.ContainsFunc(d.Charges, func(c limit.Charge) bool { return c.Counter.Kind != rule.Rate }) {
+		return limit.Answer{Now: m.now, Lost: true}, nil
+	}
 	return limit.Decide(m.state, m.now, d)
 }
 
-// DecideAll decides one after another.
-func (m *modelStore) DecideAll(ctx context.Context, all []limit.Decision) ([]limit.Answer, []error) {
+func (m *modelStore) DecideAll(_ context.Context, all []limit.Decision) ([]limit.Answer, []error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.calls++
 	answers, errs := make([]limit.Answer, len(all)), make([]error, len(all))
 	for i := range all {
-		answers[i], errs[i] = m.Decide(ctx, all[i])
+		answers[i], errs[i] = m.decide(all[i])
 	}
 	return answers, errs
 }
