@@ -14,6 +14,7 @@ import (
 
 	"penstock.dev/services/internal/admin"
 	"penstock.dev/services/internal/boot"
+	"penstock.dev/services/internal/condition"
 	"penstock.dev/services/internal/kafka"
 	"penstock.dev/services/rule-admin/catalog"
 	"penstock.dev/services/rule-admin/httpapi"
@@ -44,7 +45,7 @@ func run(ctx context.Context, p boot.Process) error {
 		return fmt.Errorf("%w: %w", boot.ErrConfig, err)
 	}
 	face := httpapi.Handler(httpapi.Config{
-		Catalogue: catalog.New(metrics.Store(store), rand.Reader), Audit: store.Audit, Tokens: tokens, Timeout: cfg.timeout, Log: p.Log,
+		Catalogue: catalog.New(metrics.Store(store), rand.Reader, condition.Compile), Audit: store.Audit, Tokens: tokens, Timeout: cfg.timeout, Log: p.Log,
 		Observe: func(c httpapi.Call) { metrics.Request(string(c.Operation), string(c.Kind), c.Status, c.Took) },
 	})
 

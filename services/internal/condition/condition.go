@@ -45,7 +45,7 @@ const (
 
 // ErrInvalid reports an expression that cannot be a condition. The text says
 // where and why.
-var ErrInvalid = errors.New("no condition")
+var ErrInvalid = errors.New("is no condition")
 
 // The variables. All are strings but labels, a map of strings, and cost, whole
 // units. A dimension that a request does not have is empty.

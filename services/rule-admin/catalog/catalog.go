@@ -20,13 +20,16 @@ import (
 
 // A Catalog changes objects and shows them. It is safe for concurrent use.
 type Catalog struct {
-	store  Store
-	random io.Reader
+	store   Store
+	random  io.Reader
+	compile Compile
 }
 
 // New returns a catalogue on the store that draws secrets from random, which
-// must be fit for secrets.
-func New(store Store, random io.Reader) *Catalog { return &Catalog{store: store, random: random} }
+// must be fit for secrets, and takes for a condition what compile does.
+func New(store Store, random io.Reader, compile Compile) *Catalog {
+	return &Catalog{store: store, random: random, compile: compile}
+}
 
 // A Store keeps objects. Its errors are those of this package, ErrUnavailable
 // above all.
@@ -154,7 +157,7 @@ func (c *Catalog) Put(ctx context.Context, p Put) (Result, error) {
 		return Result{}, faultError(ErrInvalid, faults)
 	}
 	body, err := Read(p.Kind, p.ID, p.Text)
-	if err != nil {
+	if err = compiles(c.compile, body, err); err != nil {
 		return Result{}, err
 	}
 	var out Result

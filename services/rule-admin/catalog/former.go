@@ -224,11 +224,11 @@ func anchorNeeded(rules []RulePeriod) error {
 // previousPeriod returns the period that a rule carries beside its own, so that
 // the one which is running ends as it was promised, and one that began at the
 // end of another goes on; nil when it need not carry any. A rule that now
-// counts for another tenant has no running period.
+// counts for another tenant, or is of another kind, has no running period.
 func previousPeriod(ctx context.Context, tx Tx, before, after *Object, now time.Time) (*Previous, error) {
 	was, is := before.Body.(*Rule), after.Body.(*Rule) // the store keeps kinds apart
 	tenant := matchTenant(was)
-	if was.Period == nil || is.Period == nil || tenant != matchTenant(is) {
+	if was.Period == nil || is.Period == nil || tenant != matchTenant(is) || Or(was.Does, "") != Or(is.Does, "") {
 		return nil, nil
 	}
 	old := RulePeriod{Period: *was.Period, Previous: before.Kept.Previous, ChangedAt: before.ChangedAt}

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.dev/services/internal/condition"
 	"penstock.dev/services/internal/period"
 	"penstock.dev/services/rule-admin/catalog"
 	"penstock.dev/services/rule-admin/catalog/catalogtest"
@@ -27,7 +28,7 @@ func newDesk(t *testing.T, now string) *desk {
 	t.Helper()
 	at := instant(t, now)
 	store := catalogtest.NewMemory(at)
-	return &desk{t, store, catalog.New(store, rand.Reader), at}
+	return &desk{t, store, catalog.New(store, rand.Reader, condition.Compile), at}
 }
 
 func instant(t *testing.T, s string) time.Time {

@@ -47,7 +47,7 @@ type Ref struct {
 type Kept struct {
 	Digest   []byte         `json:"digest,omitzero"`   // of an API key: SHA-256 of its secret
 	Former   []FormerPeriod `json:"former,omitzero"`   // of a tenant, oldest first, at most MaxFormer
-	Previous *Previous      `json:"previous,omitzero"` // of a quota rule whose period changed
+	Previous *Previous      `json:"previous,omitzero"` // of a rule whose period changed
 }
 
 // A FormerPeriod is a zone and an anchor that a tenant had.
@@ -67,8 +67,9 @@ type Previous struct {
 
 // Read returns the body of the object kind/id that text describes. What GET
 // shows can be put back: version, changed_at and changed_by are allowed and
-// mean nothing, an id must be the object's. The error is ErrMalformed or
-// ErrInvalid.
+// mean nothing, an id must be the object's. The error is ErrMalformed, or
+// ErrInvalid and then the body is there all the same. Whether a condition can
+// be compiled is not judged here.
 func Read(kind Kind, id string, text []byte) (Body, error) {
 	o, err := strict.Parse(text)
 	if err != nil {

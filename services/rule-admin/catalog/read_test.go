@@ -1,6 +1,7 @@
 package catalog_test
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"penstock.dev/services/internal/condition"
 	"penstock.dev/services/rule-admin/catalog"
 	"penstock.dev/services/rule-admin/catalog/catalogtest"
 )
@@ -53,6 +55,16 @@ func TestReadAccepts(t *testing.T) {
 		{catalog.KindRule, `{"kind":"quota","subject":["user","tenant"],"limit":1e3,"period":{"unit":"hour"},"match":{},"thresholds":[]}`},
 		{catalog.KindRule, `{"kind":"quota","subject":["tenant"],"limit":1,"period":{"unit":"year","count":100,"alignment":"anniversary","anchor":"2149-12-31T23:59:59Z"},
 			"thresholds":[100,{"left":0},1,{"left":9007199254740991}],"valid_from":"1970-01-01T00:00:00Z","valid_to":"2026-01-01T00:00:00.5Z","priority":-1000000}`},
+		{catalog.KindRule, `{"kind":"rate","algorithm":"fixed_window","subject":["user"],"limit":1000000000,"window":"1h","on_failure":"local"}`},
+		{catalog.KindRule, `{"kind":"rate","algorithm":"sliding_window_log","subject":[],"limit":10000,"window":"1h"}`},
+		{catalog.KindRule, `{"kind":"rate","algorithm":"sliding_window_counter","subject":[],"limit":10,"window":"1h","soft":true}`},
+		{catalog.KindRule, `{"kind":"rate","algorithm":"token_bucket","subject":[],"limit":10,"window":"1h","burst":0}`},
+		{catalog.KindRule, `{"kind":"rate","algorithm":"leaky_bucket","subject":[],"limit":10,"window":"1s","max_delay":"1m"}`},
+		{catalog.KindRule, `{"kind":"rate","algorithm":"leaky_bucket","subject":[],"limit":10,"window":"1s","max_delay":"0s","wallet":"none"}`},
+		{catalog.KindRule, `{"kind":"block","condition":"labels.region == \"eu\" &&\n\tcost > 3"}`},
+		{catalog.KindRule, `{"kind":"block","condition":"` + strings.Repeat(" ", 4092) + `true"}`},
+		{catalog.KindRule, `{"kind":"wallet","wallet":"prepaid","subject":["tenant"],"match":{"tenant":"acme"},"meter":"credits","thresholds":[{"left":10}]}`},
+		{catalog.KindRule, `{"kind":"wallet","algorithm":"overdraft_wallet","wallet":"renewable","subject":["tenant"],"limit":500,"period":{"unit":"month"},"on_failure":"open"}`},
 		{catalog.KindRule, `{"kind":"rate","algorithm":"gcra","subject":[],"limit":1,"window":"1s","match":{"networks":` +
 			many(256, func(i int) string { return fmt.Sprintf(`"10.0.%d.0/24"`, i) }) + `}}`},
 	}
@@ -192,6 +204,23 @@ func TestReadRefuses(t *testing.T) {
 		{catalog.KindRule, `{"kind":"rate","algorithm":"gcra","subject":["tenant","tenant"],"limit":1,"window":"1s"}`, catalog.ErrInvalid, "subject[1]"},
 		{catalog.KindRule, `{"kind":"rate","algorithm":"gcra","subject":["country"],"limit":1,"window":"1s"}`, catalog.ErrInvalid, "subject[0]"},
 		{catalog.KindRule, `{"kind":"block","limit":0}`, catalog.ErrInvalid, "limit"},
+		{catalog.KindRule, `{"kind":"rate","algorithm":"gcra","subject":[],"limit":1,"window":"1s","lease":{"units":1,"ttl":"1s"}}`, catalog.ErrInvalid, "lease"},
+		{catalog.KindRule, `{"kind":"rate","algorithm":"gcra","subject":[],"limit":1,"window":"1s","max_delay":"1s"}`, catalog.ErrInvalid, "max_delay"},
+		{catalog.KindRule, `{"kind":"rate","algorithm":"leaky_bucket","subject":[],"limit":1,"window":"1s","max_delay":"61s"}`, catalog.ErrInvalid, "max_delay"},
+		{catalog.KindRule, `{"kind":"rate","algorithm":"leaky_bucket","subject":[],"limit":1,"window":"1s","max_delay":"soon"}`, catalog.ErrInvalid, "max_delay"},
+		{catalog.KindRule, `{"kind":"rate","algorithm":"gcra","subject":[],"limit":1,"window":"1s","wallet":"prepaid"}`, catalog.ErrInvalid, "wallet"},
+		{catalog.KindRule, `{"kind":"rate","algorithm":"sliding_window_log","subject":[],"limit":10001,"window":"1s"}`, catalog.ErrInvalid, "limit"},
+		{catalog.KindRule, `{"kind":"block","condition":""}`, catalog.ErrInvalid, "condition"},
+		{catalog.KindRule, `{"kind":"block","condition":"` + strings.Repeat(" ", 4093) + `true"}`, catalog.ErrInvalid, "condition"},
+		{catalog.KindRule, `{"kind":"wallet","subject":["tenant"]}`, catalog.ErrInvalid, "wallet"},
+		{catalog.KindRule, `{"kind":"wallet","wallet":"none","subject":["tenant"]}`, catalog.ErrInvalid, "wallet"},
+		{catalog.KindRule, `{"kind":"wallet","wallet":"prepaid","subject":["tenant"],"limit":0}`, catalog.ErrInvalid, "limit"},
+		{catalog.KindRule, `{"kind":"wallet","wallet":"prepaid","subject":["tenant"],"period":{"unit":"day"}}`, catalog.ErrInvalid, "period"},
+		{catalog.KindRule, `{"kind":"wallet","wallet":"renewable","subject":["tenant"],"period":{"unit":"day"}}`, catalog.ErrInvalid, "limit"},
+		{catalog.KindRule, `{"kind":"wallet","wallet":"renewable","subject":["tenant"],"limit":1}`, catalog.ErrInvalid, "period"},
+		{catalog.KindRule, `{"kind":"wallet","wallet":"prepaid","subject":["tenant","user"]}`, catalog.ErrInvalid, "subject"},
+		{catalog.KindRule, `{"kind":"wallet","wallet":"prepaid","subject":["tenant"],"on_failure":"local"}`, catalog.ErrInvalid, "on_failure"},
+		{catalog.KindRule, `{"kind":"wallet","wallet":"prepaid","subject":["tenant"],"window":"1s"}`, catalog.ErrInvalid, "window"},
 		{catalog.KindRule, `{"kind":"block","window":"0s"}`, catalog.ErrInvalid, "window"},
 		{catalog.KindRule, `{"kind":"quota","subject":["tenant"],"limit":1,"period":{"unit":"day"},"burst":0}`, catalog.ErrInvalid, "burst"},
 		{catalog.KindRule, `{"kind":"quota","subject":["tenant"],"limit":1,"period":{"unit":"day"},"thresholds":[{}]}`, catalog.ErrInvalid, "thresholds[0].left"},
@@ -283,7 +312,7 @@ func TestReadNamesTheSpelling(t *testing.T) {
 func TestReadNamesEveryFault(t *testing.T) {
 	t.Parallel()
 	_, err := catalog.Read(catalog.KindRule, "x", []byte(`{"kind":"quota","mode":"on","subject":["user"],"limit":-1,"window":"1s","meter":"",
-		"period":{"unit":"moon","zone":"Moon/Tycho"},"thresholds":[0],"condition":"true","on_failure":"local","valid_from":"soon"}`))
+		"period":{"unit":"moon","zone":"Moon/Tycho"},"thresholds":[0],"condition":"","wallet":"prepaid","max_delay":"1s","on_failure":"local","valid_from":"soon"}`))
 	var faults *catalog.FaultError
 	if !errors.As(err, &faults) {
 		t.Fatal(err)
@@ -293,9 +322,39 @@ func TestReadNamesEveryFault(t *testing.T) {
 		got = append(got, f.Field)
 	}
 	slices.Sort(got)
-	want := []string{"condition", "limit", "meter", "mode", "on_failure", "period.unit", "period.zone", "subject", "thresholds[0]", "valid_from", "window"}
+	want := []string{"condition", "limit", "max_delay", "meter", "mode", "on_failure", "period.unit", "period.zone", "subject", "thresholds[0]", "valid_from", "wallet", "window"}
 	if !slices.Equal(got, want) {
 		t.Errorf("faults of %q, want of %q", got, want)
+	}
+}
+
+// TestPutCompilesConditions guarantees that no rule is kept whose condition the
+// gateways cannot evaluate, and that the answer says where it is wrong, beside
+// everything else that is.
+func TestPutCompilesConditions(t *testing.T) {
+	t.Parallel()
+	c := catalog.New(catalogtest.NewMemory(t0), rand.Reader, condition.Compile)
+	try := func(text string) error {
+		_, err := c.Put(t.Context(), catalog.Put{Kind: catalog.KindRule, ID: "x", Text: []byte(text), Caller: catalogtest.Caller})
+		return err
+	}
+	for _, tt := range []struct {
+		text string
+		want []string
+	}{
+		{`{"kind":"block","condition":"tenant == \"acme\" && cost"}`, []string{"condition: is no condition: 1:21: "}},
+		{`{"kind":"block","condition":"tenant"}`, []string{"condition: is no condition: is string, want bool"}},
+		{`{"kind":"block","condition":"tennant == \"\"","limit":1}`, []string{"limit: is set", "undeclared reference to 'tennant'"}},
+	} {
+		err := try(tt.text)
+		for _, want := range tt.want {
+			if !errors.Is(err, catalog.ErrInvalid) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q in it", tt.text, err, want)
+			}
+		}
+	}
+	if err := try(`{"kind":"block","condition":"tenant == \"acme\""}`); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -164,7 +165,14 @@ func (r *Rule) Resolve(id string) (rule.Rule, rule.Faults) {
 	out.OnFailure = r.onFailure(out.Kind)
 	out.Subject = r.subject(&f, out.Kind)
 	out.Match = r.match(&f)
+	if r.Condition != nil {
+		out.Condition = uncompiled(*r.Condition)
+	}
+	out.Wallet = r.wallet(&f, out.Kind)
 	r.capacity(&f, &out)
+	if r.MaxDelay != nil {
+		out.MaxDelay, _ = duration(&f, "max_delay", *r.MaxDelay)
+	}
 	out.Period = r.period(&f)
 	out.Thresholds = r.thresholds(&f)
 	if r.ValidFrom != nil {
@@ -178,20 +186,41 @@ func (r *Rule) Resolve(id string) (rule.Rule, rule.Faults) {
 	return out, once(f)
 }
 
-// absent refuses the fields that this version cannot honour.
+// absent refuses the field that this version cannot honour.
 func (r *Rule) absent(f *rule.Faults) {
-	for _, field := range []struct {
-		name string
-		set  bool
-	}{
-		{"condition", r.Condition != nil},
-		{"max_delay", r.MaxDelay != nil},
-		{"lease", r.Lease != nil},
-		{"wallet", r.Wallet != nil && *r.Wallet != "none"},
-	} {
-		if field.set {
-			f.Add(field.name, "is set, which is not available in this version")
-		}
+	if r.Lease != nil {
+		f.Add("lease", "is set, which is not available in this version")
+	}
+}
+
+// An uncompiled condition is the text of one: who keeps rules does not evaluate
+// them. It never holds.
+type uncompiled string
+
+func (u uncompiled) Text() string           { return string(u) }
+func (uncompiled) Holds(*rule.Request) bool { return false }
+
+// Compile makes a condition of a text. The error says where the text is wrong.
+type Compile func(text string) (rule.Condition, error)
+
+// compiles adds to what is wrong with a body that its condition is no
+// condition.
+func compiles(compile Compile, body Body, err error) error {
+	r, ok := body.(*Rule)
+	if !ok || r.Condition == nil || *r.Condition == "" || len(*r.Condition) > rule.MaxCondition {
+		return err
+	}
+	var faults *FaultError
+	switch _, fault := compile(*r.Condition); {
+	case fault == nil:
+		return err
+	case errors.As(err, &faults):
+		faults.Faults.Add("condition", "%v", fault)
+		return err
+	default:
+		var f rule.Faults
+		f.Add("condition", "%v", fault)
+		return faultError(ErrInvalid, f)
 	}
 }
 
@@ -220,6 +249,16 @@ func (r *Rule) algorithm(f *rule.Faults, kind rule.Kind) rule.Algorithm {
 		f.Add("algorithm", "is missing")
 	}
 	return ""
+}
+
+// wallet is the mode of a wallet, which has no default: what is prepaid and
+// what renews is sold differently.
+func (r *Rule) wallet(f *rule.Faults, kind rule.Kind) rule.WalletMode {
+	if r.Wallet == nil && kind == rule.Wallet {
+		f.Add("wallet", "is missing: want prepaid or renewable")
+		return ""
+	}
+	return rule.WalletMode(Or(r.Wallet, string(rule.NoWallet)))
 }
 
 func (r *Rule) onFailure(kind rule.Kind) rule.FailureMode {
@@ -286,12 +325,14 @@ func (r *Rule) match(f *rule.Faults) rule.Match {
 
 // capacity reads how much passes, and in which window.
 func (r *Rule) capacity(f *rule.Faults, out *rule.Rule) {
-	counts := out.Kind == rule.Rate || out.Kind == rule.Quota
-	if counts && r.Limit == nil {
-		f.Add("limit", "is missing")
-	}
-	if out.Kind == rule.Block && r.Limit != nil {
+	switch {
+	case out.Kind == rule.Block && r.Limit != nil:
 		f.Add("limit", "is set, and a block has none")
+	case out.Wallet == rule.Prepaid && r.Limit != nil:
+		f.Add("limit", "is set, and a prepaid wallet has what was granted")
+	case out.Kind == rule.Block || out.Kind == rule.Wallet && out.Wallet != rule.Renewable:
+	case r.Limit == nil:
+		f.Add("limit", "is missing")
 	}
 	out.Limit = Or(r.Limit, 0)
 	switch {

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.dev/services/internal/condition"
 	"penstock.dev/services/rule-admin/catalog"
 	"penstock.dev/services/rule-admin/catalog/catalogtest"
 	"penstock.dev/services/rule-admin/httpapi"
@@ -42,7 +43,7 @@ func (c *calls) note(call httpapi.Call) {
 
 func configOf(store catalogtest.Store, c *calls) httpapi.Config {
 	return httpapi.Config{
-		Catalogue: catalog.New(store, rand.Reader), Audit: store.Audit, Timeout: 5 * time.Second,
+		Catalogue: catalog.New(store, rand.Reader, condition.Compile), Audit: store.Audit, Timeout: 5 * time.Second,
 		Tokens: []httpapi.Token{
 			{Actor: "ops", Role: httpapi.RoleAdmin, Secret: adminToken},
 			{Actor: "dash", Role: httpapi.RoleReadonly, Secret: readonlyToken},
@@ -217,14 +218,18 @@ func TestWrongInput(t *testing.T) {
 		{"a price in words", "plans/x", `{"overage":[{"meter":"m","unit_price":"cheap"}]}`, 422, "overage[0].unit_price"},
 		{"a currency in lower case", "tenants/x", `{"currency":"usd"}`, 422, "currency"},
 
-		{"a wallet", "rules/x", `{"kind":"wallet","algorithm":"overdraft_wallet","subject":["tenant"]}`, 422, "kind"},
-		{"a wallet's mode", "rules/x", `{"kind":"wallet","wallet":"prepaid","subject":["tenant"]}`, 422, "wallet"},
-		{"a token bucket", "rules/x", `{"kind":"rate","algorithm":"token_bucket","subject":[],"limit":1,"window":"1s"}`, 422, "algorithm"},
-		{"a fixed window", "rules/x", `{"kind":"rate","algorithm":"fixed_window","subject":[],"limit":1,"window":"1s"}`, 422, "algorithm"},
-		{"a condition", "rules/x", rate(`,"condition":"cost > 1"`), 422, "condition"},
+		{"a wallet without a mode", "rules/x", `{"kind":"wallet","algorithm":"overdraft_wallet","subject":["tenant"]}`, 422, "wallet"},
+		{"a prepaid wallet with a limit", "rules/x", `{"kind":"wallet","wallet":"prepaid","subject":["tenant"],"limit":5}`, 422, "limit"},
+		{"a prepaid wallet with a period", "rules/x", `{"kind":"wallet","wallet":"prepaid","subject":["tenant"],"period":{"unit":"day"}}`, 422, "period"},
+		{"a renewable wallet without a period", "rules/x", `{"kind":"wallet","wallet":"renewable","subject":["tenant"],"limit":5}`, 422, "period"},
+		{"a wallet of a user", "rules/x", `{"kind":"wallet","wallet":"prepaid","subject":["tenant","user"]}`, 422, "subject"},
+		{"a condition that is none", "rules/x", rate(`,"condition":"cost >"`), 422, "condition"},
+		{"a condition of a number", "rules/x", rate(`,"condition":"cost"`), 422, "condition"},
 		{"a lease", "rules/x", rate(`,"lease":{"units":1,"ttl":"1s"}`), 422, "lease"},
-		{"a delay", "rules/x", rate(`,"max_delay":"1s"`), 422, "max_delay"},
-		{"a local failure mode", "rules/x", rate(`,"on_failure":"local"`), 422, "on_failure"},
+		{"a delay of gcra", "rules/x", rate(`,"max_delay":"1s"`), 422, "max_delay"},
+		{"a delay above a minute", "rules/x", `{"kind":"rate","algorithm":"leaky_bucket","subject":[],"limit":1,"window":"1s","max_delay":"1m1s"}`, 422, "max_delay"},
+		{"a log above 10,000", "rules/x", `{"kind":"rate","algorithm":"sliding_window_log","subject":[],"limit":10001,"window":"1s"}`, 422, "limit"},
+		{"a local quota", "rules/x", quota(`,"period":{"unit":"month"},"on_failure":"local"`), 422, "on_failure"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -237,6 +242,47 @@ func TestWrongInput(t *testing.T) {
 			g.want(404, g.do("GET", "/v1/"+tt.path, ""))
 		})
 	}
+}
+
+// TestEveryRule guarantees that each algorithm and field of a rule can be put,
+// and is shown as it was put.
+func TestEveryRule(t *testing.T) {
+	t.Parallel()
+	f, _, _ := memoryFace(t, newContract(t))
+	for i, fields := range []string{
+		`"kind":"rate","algorithm":"fixed_window","subject":["tenant"],"limit":5,"window":"1s","on_failure":"local"`,
+		`"kind":"rate","algorithm":"sliding_window_log","subject":["tenant"],"limit":5,"window":"1s"`,
+		`"kind":"rate","algorithm":"sliding_window_counter","subject":["tenant"],"limit":5,"window":"1s"`,
+		`"kind":"rate","algorithm":"token_bucket","subject":["tenant"],"limit":5,"window":"1s","burst":9`,
+		`"kind":"rate","algorithm":"leaky_bucket","subject":["tenant"],"limit":5,"window":"1s","max_delay":"2s"`,
+		`"kind":"rate","algorithm":"gcra","subject":["tenant"],"limit":5,"window":"1s","condition":"labels.region == \"eu\""`,
+		`"kind":"wallet","wallet":"prepaid","subject":["tenant"],"meter":"credits","thresholds":[{"left":5}]`,
+		`"kind":"wallet","wallet":"renewable","algorithm":"overdraft_wallet","subject":["tenant"],"limit":5,"period":{"unit":"month"}`,
+		`"kind":"block","condition":"path.startsWith(\"/admin\")"`,
+	} {
+		path := fmt.Sprintf("/v1/rules/every-%d", i)
+		f.want(201, f.do("PUT", path, `{`+fields+`}`))
+		shown := string(f.want(200, f.do("GET", path, "")).body)
+		want := decoded(t, `{`+fields+`}`)
+		for field, value := range decoded(t, shown) {
+			if was, ok := want[field]; ok && fmt.Sprint(was) != fmt.Sprint(value) {
+				t.Errorf("%s shows %s as %v, want %v", path, field, value, was)
+			}
+			delete(want, field)
+		}
+		if len(want) > 0 {
+			t.Errorf("%s does not show %v", path, want)
+		}
+	}
+}
+
+func decoded(t *testing.T, text string) map[string]any {
+	t.Helper()
+	var v map[string]any
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
 }
 
 // TestE4 guarantees case E4: a limit of 2^53 cannot be counted exactly and is

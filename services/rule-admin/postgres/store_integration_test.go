@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"penstock.dev/services/internal/condition"
 	"penstock.dev/services/internal/pgtest"
 	"penstock.dev/services/rule-admin/catalog"
 	"penstock.dev/services/rule-admin/catalog/catalogtest"
@@ -91,7 +92,7 @@ func TestIntegrationStore(t *testing.T) {
 func TestIntegrationOutbox(t *testing.T) {
 	t.Parallel()
 	s, conn := open(t, postgres.Config{}, encode)
-	c := catalog.New(s, rand.Reader)
+	c := catalog.New(s, rand.Reader, condition.Compile)
 	catalogtest.Put(t, c, catalog.KindTenant, "acme", `{}`, catalog.Condition{})
 	catalogtest.Put(t, c, catalog.KindTenant, "acme", `{"name":"Acme"}`, catalogtest.Any)
 	if err := c.Delete(t.Context(), catalog.Removal{Kind: catalog.KindTenant, ID: "acme", Caller: catalogtest.Caller}); err != nil {
@@ -138,7 +139,7 @@ func state(t *testing.T, conn *pgx.Conn) string {
 func TestIntegrationAllOrNothing(t *testing.T) {
 	t.Parallel()
 	s, conn := open(t, postgres.Config{}, encode)
-	c := catalog.New(s, rand.Reader)
+	c := catalog.New(s, rand.Reader, condition.Compile)
 	catalogtest.Seed(t, c)
 
 	kill := `PERFORM pg_terminate_backend(pg_backend_pid());`
@@ -176,7 +177,7 @@ func TestIntegrationAllOrNothing(t *testing.T) {
 		return catalog.Record{}, catalog.ErrNoSchema
 	})
 	before := state(t, conn)
-	_, err := catalog.New(failing, rand.Reader).Put(t.Context(), catalog.Put{Kind: catalog.KindTenant, ID: "new", Text: []byte(`{}`)})
+	_, err := catalog.New(failing, rand.Reader, condition.Compile).Put(t.Context(), catalog.Put{Kind: catalog.KindTenant, ID: "new", Text: []byte(`{}`)})
 	if !errors.Is(err, catalog.ErrNoSchema) || state(t, conn) != before {
 		t.Errorf("without a schema id: %v, want %v and no trace", err, catalog.ErrNoSchema)
 	}
@@ -187,7 +188,7 @@ func TestIntegrationAllOrNothing(t *testing.T) {
 func TestIntegrationDatabaseRefusesDeletion(t *testing.T) {
 	t.Parallel()
 	s, conn := open(t, postgres.Config{}, encode)
-	catalogtest.Seed(t, catalog.New(s, rand.Reader))
+	catalogtest.Seed(t, catalog.New(s, rand.Reader, condition.Compile))
 	_, err := conn.Exec(t.Context(), `DELETE FROM objects WHERE kind = 'tenant' AND id = 'acme'`)
 	if err == nil || !strings.Contains(err.Error(), "object_refs_in_use") {
 		t.Errorf("DELETE = %v, want object_refs_in_use to refuse it", err)
@@ -199,7 +200,7 @@ func TestIntegrationDatabaseRefusesDeletion(t *testing.T) {
 func TestIntegrationAuditIsAppendOnly(t *testing.T) {
 	t.Parallel()
 	s, conn := open(t, postgres.Config{}, encode)
-	catalogtest.Seed(t, catalog.New(s, rand.Reader))
+	catalogtest.Seed(t, catalog.New(s, rand.Reader, condition.Compile))
 	for _, sql := range []string{`UPDATE audit SET actor = 'nobody'`, `DELETE FROM audit`, `TRUNCATE audit`} {
 		if _, err := conn.Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), "append-only") {
 			t.Errorf("%s = %v, want it refused", sql, err)
@@ -262,7 +263,7 @@ func TestIntegrationPrune(t *testing.T) {
 func TestIntegrationPruneNeverRevives(t *testing.T) {
 	t.Parallel()
 	s, conn := open(t, postgres.Config{Keep: time.Nanosecond}, encode)
-	c := catalog.New(s, rand.Reader)
+	c := catalog.New(s, rand.Reader, condition.Compile)
 	changes := make(chan struct{})
 	var pruner sync.WaitGroup
 	pruner.Go(func() {
@@ -344,7 +345,7 @@ func TestIntegrationAway(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t)
 	s, _ := open(t, postgres.Config{URL: server.URL}, encode)
-	c := catalog.New(s, rand.Reader)
+	c := catalog.New(s, rand.Reader, condition.Compile)
 	catalogtest.Put(t, c, catalog.KindTenant, "acme", `{}`, catalog.Condition{})
 	calls := map[string]func(ctx context.Context) error{
 		"Object": func(ctx context.Context) error { _, err := c.Object(ctx, catalog.KindTenant, "acme"); return err },
@@ -394,7 +395,7 @@ func TestIntegrationAway(t *testing.T) {
 func TestIntegrationHeldLock(t *testing.T) {
 	t.Parallel()
 	s, conn := open(t, postgres.Config{}, encode)
-	c := catalog.New(s, rand.Reader)
+	c := catalog.New(s, rand.Reader, condition.Compile)
 	exec(t, conn, `BEGIN`)
 	exec(t, conn, `UPDATE revision SET value = value`)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -444,7 +445,7 @@ func TestIntegrationSchemaID(t *testing.T) {
 func TestIntegrationTenantPeriods(t *testing.T) {
 	t.Parallel()
 	s, _ := open(t, postgres.Config{}, encode)
-	c := catalog.New(s, rand.Reader)
+	c := catalog.New(s, rand.Reader, condition.Compile)
 	catalogtest.Put(t, c, catalog.KindTenant, "acme", `{"anchor":"2026-01-31T10:00:00Z"}`, catalog.Condition{})
 	catalogtest.Put(t, c, catalog.KindTenant, "globex", `{}`, catalog.Condition{})
 	quota := func(id, match, period string) {
@@ -497,7 +498,7 @@ func TestIntegrationRivalsAreIndexed(t *testing.T) {
 			END, '{}', now(), 'x'
 		FROM generate_series(1, 3000) n, unnest('{service,endpoint}'::text[]) kind`)
 	exec(t, conn, `ANALYZE objects`)
-	c := catalog.New(s, rand.Reader)
+	c := catalog.New(s, rand.Reader, condition.Compile)
 	for _, p := range []struct {
 		kind     catalog.Kind
 		id, text string

@@ -124,12 +124,13 @@ func ruleRecord(id string, b *catalog.Rule, kept catalog.Kept) (*rulesv1.Rule, e
 	}
 	r := &rulesv1.Rule{
 		Name: v.Name, Enabled: v.Enabled, Mode: rulesv1.Mode(v.Mode), Kind: rulesv1.RuleKind(v.Kind), Algorithm: rulesv1.Algorithm(v.Algorithm),
-		Subject: subject(v.Subject), Match: match(v.Match), WindowUS: v.Window.Microseconds(), Wallet: rulesv1.WalletModeNone,
+		Subject: subject(v.Subject), Match: match(v.Match), WindowUS: v.Window.Microseconds(), MaxDelayUS: v.MaxDelay.Microseconds(),
+		Condition: catalog.Or(b.Condition, ""), Wallet: rulesv1.WalletMode(v.Wallet),
 		Meter: v.Meter, Cost: v.Cost, OnFailure: rulesv1.OnFailure(v.OnFailure),
 		ThresholdsPercent: v.Thresholds.Percent, ThresholdsLeft: v.Thresholds.Left,
 		Priority: v.Priority, Soft: v.Soft, ValidFrom: micros(v.ValidFrom), ValidTo: micros(v.ValidTo),
 	}
-	if v.Kind != rule.Block {
+	if v.Kind != rule.Block && v.Wallet != rule.Prepaid {
 		r.Limit = &v.Limit
 	}
 	if v.Algorithm.Bucket() {

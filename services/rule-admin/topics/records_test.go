@@ -180,6 +180,29 @@ func TestRecord(t *testing.T) {
 				`"Period":{"Unit":"year","Count":2,"Alignment":"anniversary","Zone":"Asia/Tokyo","Anchor":1769853600000000},` +
 				`"PreviousPeriod":{"Unit":"month","Count":1,"Alignment":"calendar","Zone":"","Anchor":null}`),
 		},
+		{
+			catalog.KindRule,
+			`{"kind":"rate","algorithm":"leaky_bucket","subject":[],"limit":10,"window":"1s","max_delay":"2.5s","on_failure":"local","condition":"cost > 3"}`,
+			catalog.Kept{},
+			rule(`"Kind":"rate","Algorithm":"leaky_bucket","Limit":10,"WindowUS":1000000,"Burst":10,"MaxDelayUS":2500000,"OnFailure":"local","Condition":"cost > 3"`),
+		},
+		{
+			catalog.KindRule, `{"kind":"rate","algorithm":"sliding_window_log","subject":[],"limit":10,"window":"1s"}`,
+			catalog.Kept{},
+			rule(`"Kind":"rate","Algorithm":"sliding_window_log","Limit":10,"WindowUS":1000000,"OnFailure":"open"`),
+		},
+		{
+			catalog.KindRule, `{"kind":"wallet","wallet":"prepaid","subject":["tenant"],"meter":"credits"}`,
+			catalog.Kept{},
+			rule(`"Kind":"wallet","Algorithm":"overdraft_wallet","Wallet":"prepaid","Subject":["tenant"],"Meter":"credits","OnFailure":"closed"`),
+		},
+		{
+			catalog.KindRule, `{"kind":"wallet","wallet":"renewable","subject":["tenant"],"limit":500,"period":{"unit":"month"}}`,
+			catalog.Kept{Previous: &catalog.Previous{Period: catalog.Period{Unit: &month, Zone: &zone}, Until: t0, End: anchor}},
+			rule(`"Kind":"wallet","Algorithm":"overdraft_wallet","Wallet":"renewable","Subject":["tenant"],"Limit":500,"OnFailure":"closed",` +
+				`"Period":{"Unit":"month","Count":1,"Alignment":"calendar","Zone":"","Anchor":null},` +
+				`"PreviousPeriod":{"Unit":"month","Count":1,"Alignment":"calendar","Zone":"UTC","Anchor":null},"PeriodEffectiveAt":1769853600000000`),
+		},
 	}
 	s := known(t)
 	decoder := rulesv1.NewDecoder(wire.NewIDs(&registry{id: 7}, rulesv1.Subject))

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"penstock.dev/services/internal/condition"
 	"penstock.dev/services/rule-admin/catalog"
 )
 
@@ -99,7 +100,7 @@ func Conform(t *testing.T, open func(t *testing.T) Store) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			s := open(t)
-			test.run(t, s, catalog.New(s, rand.Reader))
+			test.run(t, s, catalog.New(s, rand.Reader, condition.Compile))
 		})
 	}
 }
