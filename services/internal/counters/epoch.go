@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -76,6 +77,11 @@ func parseInfo(text string) (serverInfo, error) {
 	}
 	return info, nil
 }
+
+// Vouched reports whether somebody vouches for what the store holds, as far as
+// its decisions have shown. While nobody does, quotas and wallets are left to
+// their failure modes.
+func (s *Store) Vouched() bool { return !slices.ContainsFunc(s.nodes(), (*node).isLost) }
 
 // adoptPause is how often adoptions are logged at most: each slot of a cluster
 // is one.
