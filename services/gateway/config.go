@@ -31,7 +31,7 @@ type config struct {
 	redisURL    conf.Secret   // may hold a password
 	redisBudget time.Duration // what a client waits at most because of us
 	cluster     bool          // said and not found out: a start must not wait for Redis
-	adopt       bool          // without it a store that was emptied would cut every paid quota off until somebody acts
+	adopt       bool          // without it a restart of Redis would cut every paid quota off until somebody acts
 
 	decisionTokens []string // from a secret: who holds one may spend any tenant's limits
 	receiptKeys    conf.Secret
@@ -78,7 +78,7 @@ func knobs(c *config, tokens *conf.Secret, getenv func(string) string) *conf.Set
 	s.Secret(&c.redisURL, "redis-url", "counter store, redis://[user:password@]host:port[/db], rediss:// or unix://")
 	s.Duration(&c.redisBudget, "redis-budget", counters.DefaultBudget, "longest wait for the counter store per decision, 1ms-10s; then the rules' failure modes decide")
 	s.Bool(&c.cluster, "redis-cluster", false, "redis-url names a node of a Redis Cluster, and more of them as ?addr=host:port&addr=host:port")
-	s.Bool(&c.adopt, "adopt-store", true, "count on from nothing in a counter store that was emptied or replaced; false: quotas and wallets are left to their failure modes until it is restored")
+	s.Bool(&c.adopt, "adopt-store", true, "count on in a counter store that was emptied, replaced or restarted, with what it holds; false: quotas and wallets are left to their failure modes until somebody vouches for it")
 	s.Secret(tokens, "decision-tokens", "bearer tokens of trusted callers of /v1/decisions, comma-separated, 16 bytes or more each; none: nobody may ask")
 	s.Secret(&c.receiptKeys, "receipt-keys", "keys of receipts, id:secret,id2:secret2, secrets of 16 bytes or more, the same for all gateways: the first signs, all verify; none: no receipts, so no refund and no settlement is asked for")
 	s.Strings(&c.trusted, "trusted-proxies", "", "networks in CIDR notation whose X-Forwarded-For is believed; none by default")

@@ -71,7 +71,7 @@ func run(ctx context.Context, p boot.Process) error {
 
 	return p.Run(ctx,
 		admin.Part(cfg.adminListen, p, admin.Ready{
-			"rules": rules.Ready, "counters": onceReady(store.Ready), "http": accepts(cfg.listen),
+			"rules": rules.Ready, "counters": vouched(onceReady(store.Ready), store.Vouched), "http": accepts(cfg.listen),
 			"kafka": remarked("rule changes do not arrive", broker.Ping), "usage": told.Ready,
 		}),
 		boot.Close("redis", store),

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -145,7 +146,12 @@ const token = "a-token-of-some-length"
 
 func (g *gateway) decide(question string) (int, string) {
 	g.t.Helper()
-	req, err := http.NewRequestWithContext(g.t.Context(), http.MethodPost, g.url+"/v1/decisions", strings.NewReader(question))
+	return g.post("/v1/decisions", question)
+}
+
+func (g *gateway) post(path, body string) (int, string) {
+	g.t.Helper()
+	req, err := http.NewRequestWithContext(g.t.Context(), http.MethodPost, g.url+path, strings.NewReader(body))
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -155,8 +161,8 @@ func (g *gateway) decide(question string) (int, string) {
 		g.t.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	body, _ := io.ReadAll(resp.Body)
-	return resp.StatusCode, string(body)
+	answer, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(answer)
 }
 
 // TestIntegrationGateway guarantees that the whole service holds together: a
@@ -358,6 +364,150 @@ func TestIntegrationRedisGone(t *testing.T) {
 	if _, _, page := g.get(g.admin + "/metrics"); !strings.Contains(page, "ratelimit_redis_fallback_total 3") {
 		t.Error("the fallback counter does not read 3")
 	}
+}
+
+// month writes a monthly quota of acme's.
+func (e *estate) month(n int64) {
+	e.put(rulesv1.Record{Kind: rulesv1.KindRule, ID: "acme-month", Rule: &rulesv1.Rule{
+		Enabled: true, Mode: rulesv1.ModeEnforce, Kind: rulesv1.RuleKindQuota, Algorithm: rulesv1.AlgorithmQuota,
+		Subject: []rulesv1.Dimension{rulesv1.DimensionTenant}, Meter: "api-calls", Limit: &n,
+		Period:    &rulesv1.Period{Unit: rulesv1.PeriodUnitMonth, Count: 1, Alignment: rulesv1.AlignmentCalendar},
+		OnFailure: rulesv1.OnFailureClosed, Wallet: rulesv1.WalletModeNone,
+	}})
+}
+
+// TestIntegrationCorrections guarantees that what one gateway charged another
+// gives back and settles, while their keys are rotated; that a batch is decided
+// in one go; that an upstream's failure gives back by itself; that every
+// correction is told once; and that the gateways know how many they are.
+func TestIntegrationCorrections(t *testing.T) {
+	t.Parallel()
+
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+	defer upstream.Close()
+	e := newEstate(t)
+	e.seed(upstream.URL, 1000)
+	e.month(1000)
+	e.put(rulesv1.Record{Kind: rulesv1.KindEndpoint, ID: "pay", Endpoint: &rulesv1.Endpoint{
+		Service: "payments", Method: "GET", Path: "/v1/pay", Cost: 5, RefundOn: []string{"5xx"},
+	}})
+	const november, december = "2026-11:secret-of-november", "2026-12:secret-of-december"
+	a := e.start("-receipt-keys", november+","+december)
+	b := e.start("-receipt-keys", december+","+november, "-gateway-id", "gateway-2", "-data-dir", t.TempDir())
+	a.ready()
+	b.ready()
+
+	type decision struct {
+		ID      string `json:"decision_id"`
+		Outcome string
+		Receipt string
+	}
+	code, body := a.post("/v1/decisions:batch", `{"decisions": [{"tenant": "acme", "cost": 10}, {"tenant": "acme", "cost": 2000}, {"tenant": "acme", "cost": 10}]}`)
+	var batch struct{ Decisions []decision }
+	if err := json.Unmarshal([]byte(body), &batch); err != nil || code != 200 || len(batch.Decisions) != 3 {
+		t.Fatalf("batch: %d %s", code, body)
+	}
+	if d := batch.Decisions; d[0].Outcome != "ALLOW" || d[1].Outcome != "DENY" || d[2].Outcome != "ALLOW" {
+		t.Errorf("batch: %s", body)
+	}
+	correct := func(g *gateway, d decision, verb, rest string, status int, want string) {
+		t.Helper()
+		code, body := g.post("/v1/decisions/"+d.ID+"/"+verb, fmt.Sprintf(`{"receipt": %q%s}`, d.Receipt, rest))
+		if code != status || !strings.Contains(body, want) {
+			t.Errorf("%s%s: %d %s, want %d %s", verb, rest, code, body, status, want)
+		}
+	}
+	first, refused, second := batch.Decisions[0], batch.Decisions[1], batch.Decisions[2]
+	correct(b, first, "refund", `, "refund_id": "f-1", "units": 4`, 200, `{"refund_id":"f-1","units":4,"refunded_total":4}`)
+	correct(a, first, "refund", `, "refund_id": "f-1", "units": 4`, 200, `{"refund_id":"f-1","units":4,"refunded_total":4}`)
+	correct(a, first, "refund", `, "refund_id": "f-2", "units": 7`, 409, "refund-exceeds-charge")
+	correct(b, second, "settle", `, "cost": 17`, 200, `"cost":17,"units":7,"refunded_total":0}`)
+	correct(a, second, "settle", `, "cost": 16`, 409, "already-settled")
+	correct(a, refused, "refund", ``, 409, "nothing-charged")
+	correct(a, decision{ID: first.ID, Receipt: second.Receipt}, "refund", ``, 403, "receipt-invalid")
+	if code, _, _ := a.pay(); code != 503 {
+		t.Errorf("the upstream's own answer is %d", code)
+	}
+	kafkatest.Eventually(t, func() bool {
+		_, body := b.decide(`{"tenant": "acme", "cost": 0}`)
+		return strings.Contains(body, `"consumed":32,"refunded":9,"remaining":977`)
+	}, "27 consumed by decisions and 5 by the request, 4 and 5 of it given back")
+	for _, g := range []*gateway{a, b} {
+		kafkatest.Eventually(t, func() bool {
+			_, _, page := g.get(g.admin + "/metrics")
+			return strings.Contains(page, "penstock_gateway_gateways 2\n")
+		}, "two gateways that know of each other")
+	}
+	if _, _, page := a.get(a.admin + "/metrics"); !strings.Contains(page, `penstock_gateway_upstream_refunds_total{result="given"} 1`) {
+		t.Error("the charge that was given back is not counted")
+	}
+	if code := a.stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if code := b.stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	kinds := map[usagev1.Decision]int{}
+	for _, ev := range e.told() {
+		kinds[ev.Decision]++
+	}
+	if kinds[usagev1.DecisionAllow] != 3 || kinds[usagev1.DecisionDeny] != 1 || kinds[usagev1.DecisionRefund] != 2 || kinds[usagev1.DecisionSettle] != 1 {
+		t.Errorf("told %v", kinds)
+	}
+}
+
+// TestIntegrationFC14 guarantees the case's numbers for a whole gateway whose
+// Redis hangs: 400 questions at once are answered within 150 ms, by each rule's
+// failure mode, and normal decisions resume by themselves.
+func TestIntegrationFC14(t *testing.T) {
+	t.Parallel()
+
+	e := newEstate(t)
+	n := int64(1_000_000)
+	for tenant, mode := range map[string]rulesv1.OnFailure{"open": rulesv1.OnFailureOpen, "closed": rulesv1.OnFailureClosed} {
+		e.put(rulesv1.Record{Kind: rulesv1.KindRule, ID: tenant, Rule: &rulesv1.Rule{
+			Enabled: true, Mode: rulesv1.ModeEnforce, Kind: rulesv1.RuleKindRate, Algorithm: rulesv1.AlgorithmGCRA,
+			Subject: []rulesv1.Dimension{rulesv1.DimensionTenant}, Match: &rulesv1.Match{Tenant: tenant}, Meter: "api-calls", Limit: &n, Burst: &n,
+			WindowUS: time.Hour.Microseconds(), OnFailure: mode, Wallet: rulesv1.WalletModeNone,
+		}})
+	}
+	g := e.start("-redis-budget", "50ms")
+	g.ready()
+	ask := func(tenant string) string {
+		_, body := g.decide(fmt.Sprintf(`{"tenant": %q}`, tenant))
+		return body
+	}
+	for _, tenant := range []string{"open", "closed"} {
+		kafkatest.Eventually(t, func() bool { return strings.Contains(ask(tenant), `"degraded":false`) }, "decisions of the store")
+	}
+	e.redis.Freeze()
+	stop := slack()
+	var all sync.WaitGroup
+	took, wrong := make([]time.Duration, 400), make([]string, 400)
+	for i := range took {
+		all.Go(func() {
+			began := time.Now()
+			body := ask([]string{"open", "closed"}[i%2])
+			took[i] = time.Since(began)
+			want := []string{`"outcome":"ALLOW","status":200,"degraded":true`, `"status":503,"code":"store-unavailable"`}[i%2]
+			if !strings.Contains(body, want) || strings.Contains(body, "remaining") {
+				wrong[i] = body
+			}
+		})
+	}
+	all.Wait()
+	machine := 4 * stop()
+	if worst := slices.Max(took); worst > 150*time.Millisecond+machine {
+		t.Errorf("the last answer came after %v (the machine's own slack %v), want within 150 ms", worst, machine)
+	}
+	if i := slices.IndexFunc(wrong, func(s string) bool { return s != "" }); i >= 0 {
+		t.Errorf("answered %s", wrong[i])
+	}
+	if _, _, page := g.get(g.admin + "/metrics"); !strings.Contains(page, "ratelimit_redis_fallback_total 400\n") {
+		t.Error("the degraded counter does not read 400")
+	}
+	e.redis.Thaw()
+	kafkatest.Eventually(t, func() bool { return strings.Contains(ask("closed"), `"outcome":"ALLOW"`) }, "decisions to resume")
 }
 
 func freePort(t *testing.T) string {

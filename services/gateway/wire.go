@@ -77,3 +77,15 @@ func onceReady(check func(context.Context) error) func(context.Context) error {
 		}
 	}
 }
+
+// vouched adds to a check of the counter store the remark that nobody vouches
+// for what it holds: a gateway decides rates then, and the rest by failure modes.
+func vouched(check func(context.Context) error, vouches func() bool) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := check(ctx)
+		if err == nil && !vouches() {
+			return admin.Remark("quotas and wallets are left to their failure modes: the counter store was emptied, replaced or restarted, and nobody vouches for what it holds")
+		}
+		return err
+	}
+}

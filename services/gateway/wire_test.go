@@ -65,6 +65,27 @@ func TestOnceReady(t *testing.T) {
 	}
 }
 
+// TestVouched guarantees that a gateway says so while nobody vouches for its
+// counter store, and stays ready; a store that is away matters more.
+func TestVouched(t *testing.T) {
+	t.Parallel()
+	var state error
+	vouches := true
+	check := vouched(func(context.Context) error { return state }, func() bool { return vouches })
+	if err := check(t.Context()); err != nil {
+		t.Errorf("all is well: %v", err)
+	}
+	vouches = false
+	var remark admin.Remark
+	if err := check(t.Context()); !errors.As(err, &remark) || !strings.Contains(err.Error(), "vouches") {
+		t.Errorf("nobody vouches: %v, want a remark", err)
+	}
+	state = errors.New("connection refused")
+	if err := check(t.Context()); !errors.Is(err, state) {
+		t.Errorf("away: %v", err)
+	}
+}
+
 // TestAccepts guarantees that the check tells an open port from a closed one.
 func TestAccepts(t *testing.T) {
 	t.Parallel()

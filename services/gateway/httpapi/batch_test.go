@@ -164,3 +164,44 @@ func TestBatchErrors(t *testing.T) {
 		t.Errorf("%d %s, want %s", e.status, e.body, want)
 	}
 }
+
+// FuzzBatch guarantees that the scanner takes for a batch what encoding/json
+// does, and is only ever stricter: as many questions as there are, each of
+// which is one by itself.
+func FuzzBatch(f *testing.F) {
+	for _, b := range []string{
+		`{"decisions": [{"tenant": "acme"}, {"cost": 0, "labels": {"a": "b"}}]}`, `{"decisions": [ ]}`, `{"decisions": [{},]}`,
+		`{"decisions": [{}], "decisions": [{}]}`, `{"decisions": [[{}]]}`, `{"decisions": [{}]} {}`, `{"Decisions": [{}]}`,
+	} {
+		f.Add(b)
+	}
+	face := newFace(f)
+	face.loose = true
+	f.Fuzz(func(t *testing.T, body string) {
+		face.t = t
+		e := face.post("/v1/decisions:batch", body)
+		if e.status == 400 {
+			return
+		}
+		if e.status != 200 {
+			t.Fatalf("%q: %d %s", body, e.status, e.body)
+		}
+		var want struct {
+			Decisions []json.RawMessage `json:"decisions"`
+		}
+		dec := json.NewDecoder(strings.NewReader(body))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&want); err != nil || dec.More() {
+			t.Fatalf("%q was answered, and encoding/json refuses it: %v", body, err)
+		}
+		var got struct{ Decisions []decision }
+		if err := json.Unmarshal([]byte(e.body), &got); err != nil || len(got.Decisions) != len(want.Decisions) {
+			t.Fatalf("%q: %s: %v", body, e.body, err)
+		}
+		for _, q := range want.Decisions {
+			if e := face.ask(string(q)); e.status != 200 {
+				t.Fatalf("%s was answered in a batch, and alone is %d %s", q, e.status, e.body)
+			}
+		}
+	})
+}
