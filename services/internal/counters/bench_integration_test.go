@@ -4,6 +4,7 @@ package counters_test
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -48,6 +49,28 @@ func BenchmarkDecide(b *testing.B) {
 			report(b, client)
 		})
 	}
+}
+
+// BenchmarkFrozen publishes how long callers wait while Redis is frozen: 2,000
+// at 200 at once, with the default budget of 50 ms.
+func BenchmarkFrozen(b *testing.B) {
+	server := redistest.Start(b)
+	s := openStore(b, server.URL, counters.DefaultBudget)
+	q := quota("acme", month(time.Now()), 1_000_000, 1)
+	eventually(b, 5*time.Second, "ready", func() bool { return s.Ready(b.Context()) == nil })
+	var took []time.Duration
+	for b.Loop() {
+		server.Freeze()
+		some, _ := besiege(b, s, q, 2000, 10)
+		took = append(took, some...)
+		server.Thaw()
+		eventually(b, 5*time.Second, "ready", func() bool { return s.Ready(b.Context()) == nil })
+	}
+	slices.Sort(took)
+	for name, share := range map[string]int{"p50-ms": 500, "p99-ms": 990, "p99.9-ms": 999} {
+		b.ReportMetric(float64(took[len(took)*share/1000].Microseconds())/1000, name)
+	}
+	b.ReportMetric(float64(took[len(took)-1].Microseconds())/1000, "max-ms")
 }
 
 func benchStore(b *testing.B) (*counters.Store, *redis.Client) {

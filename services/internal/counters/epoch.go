@@ -87,22 +87,25 @@ func (s *Store) Vouched() bool { return !slices.ContainsFunc(s.nodes(), (*node).
 // is one.
 const adoptPause = time.Second
 
-// adopts makes the server behind l vouch for a shard as it is, where the
+// adopts makes the server that answered m vouch for a shard as it is, where the
 // configuration says so. It reports whether it may be asked again.
-func (s *Store) adopts(ctx context.Context, l *link, sh *shard) bool {
+func (s *Store) adopts(ctx context.Context, m *message, sh *shard) bool {
 	if !s.adopt {
 		return false
 	}
-	run := *l.run.Load()
-	was, err := l.client.SetArgs(ctx, sh.epoch, run, redis.SetArgs{Get: true}).Result()
+	l, run := m.link, *m.link.run.Load()
+	set := l.client.Pipeline()
+	if m.asking {
+		set.Do(ctx, "asking")
+	}
+	before := set.SetArgs(ctx, sh.epoch, run, redis.SetArgs{Get: true})
+	_, _ = set.Exec(ctx) // the command has its own error
+	was, err := before.Result()
 	switch {
-	case errors.Is(err, redis.Nil):
-		was = ""
-	case err != nil:
+	case err != nil && !errors.Is(err, redis.Nil):
 		s.log.DebugContext(ctx, "counter store not adopted", "epoch", sh.epoch, "error", err.Error())
 		return false
-	}
-	if was == run {
+	case was == run:
 		return true // another was quicker
 	}
 	s.metrics.adopted.Inc()

@@ -146,11 +146,14 @@ var (
 // SlotOf is the slot of a hash tag.
 var SlotOf = slotOf
 
-// EpochKeys are a cluster's epoch keys, by slot; EpochKey is a single Redis's.
+// EpochKeys are a cluster's epoch keys, by slot.
 var EpochKeys = epochKeys
 
-// EpochKey is the epoch key of a single Redis.
-const EpochKey = epochPrefix
+// Keys that are not counters.
+const (
+	EpochKey    = epochPrefix // of a single Redis
+	PresenceKey = presenceKey
+)
 
 // NewPart encodes a decision.
 func NewPart(d *limit.Decision) (Part, error) { return newPart(d) }

@@ -296,7 +296,7 @@ func (sh *shard) decide(ctx context.Context, now string, parts []part, deadline 
 		return nil, err
 	}
 	if sh.lost(parts, answers, m.link) && adopted != nil {
-		*adopted = s.adopts(ctx, m.link, sh)
+		*adopted = s.adopts(ctx, &m, sh)
 	}
 	return answers, nil
 }
@@ -357,6 +357,7 @@ type message struct {
 	now    string // "" for the server's clock
 
 	link           *link // that the replies came on
+	asking         bool  // the slot is on its way there
 	replies        []any
 	sent, received time.Time
 }
@@ -383,14 +384,14 @@ func (s *Store) sendTo(ctx context.Context, n *node, m *message, asking bool, de
 		return err
 	}
 	defer n.leave()
-	m.sent = time.Now()
+	m.sent, m.asking = time.Now(), asking
 	l, err := n.connect(ctx)
 	if err == nil {
-		err = s.eval(ctx, l, m, asking)
+		err = s.eval(ctx, l, m)
 	}
 	if err == errForeign { //nolint:errorlint // it is returned as it is, and nothing was sent
 		if l, err = n.connect(ctx); err == nil {
-			err = s.eval(ctx, l, m, asking)
+			err = s.eval(ctx, l, m)
 		}
 	}
 	m.link, m.received = l, time.Now()
@@ -400,12 +401,12 @@ func (s *Store) sendTo(ctx context.Context, n *node, m *message, asking bool, de
 
 // eval runs the script once. NOSCRIPT means that it did not run, so then its
 // text may be sent; no other error is followed by anything.
-func (s *Store) eval(ctx context.Context, l *link, m *message, asking bool) (err error) {
+func (s *Store) eval(ctx context.Context, l *link, m *message) (err error) {
 	run := l.run.Load()
-	m.replies, err = s.once(ctx, l, m.words.command("evalsha", &m.script.sha, m.now, run), asking)
+	m.replies, err = s.once(ctx, l, m.words.command("evalsha", &m.script.sha, m.now, run), m.asking)
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		s.metrics.loads.Inc()
-		m.replies, err = s.once(ctx, l, m.words.command("eval", &m.script.text, m.now, run), asking)
+		m.replies, err = s.once(ctx, l, m.words.command("eval", &m.script.text, m.now, run), m.asking)
 	}
 	return err
 }

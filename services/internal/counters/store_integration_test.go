@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -88,49 +89,32 @@ func TestIntegrationLostReplyOfTheScriptItself(t *testing.T) {
 	}
 }
 
-// TestIntegrationFrozenStore guarantees that every answer comes within the
-// budget while Redis is frozen (FC-14, E2 kept): nothing hangs, nothing piles
-// up, no decision is charged twice, and decisions resume by themselves.
+// TestIntegrationFrozenStore guarantees that answers come within the budget
+// while Redis is frozen (FC-14, E2 kept): 99.9 of 100 by 60 ms and all by
+// 150 ms, on a machine that wakes its goroutines in time; that nothing hangs or
+// piles up, no decision is charged twice, and decisions resume by themselves.
 func TestIntegrationFrozenStore(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	s := openStore(t, server.URL, budget)
 	direct := openStore(t, server.URL, generous)
 	span := month(time.Now())
+	decide(t, direct, quota("acme", span, 1000, 0)) // adopts it
 	eventually(t, 5*time.Second, "ready", func() bool { return s.Ready(t.Context()) == nil })
 	before := runtime.NumGoroutine()
 
 	pulse := newPulse()
 	server.Freeze()
-	var longest atomic.Int64
-	var asked, degraded atomic.Int64
-	crowd := func(n int) {
-		var wg sync.WaitGroup
-		for range n {
-			wg.Go(func() {
-				began := time.Now()
-				_, err := s.Decide(t.Context(), limit.Decision{Charges: []limit.Charge{quota("acme", span, 1000, 1)}})
-				took := time.Since(began)
-				asked.Add(1)
-				if errors.Is(err, counters.ErrUnavailable) {
-					degraded.Add(1)
-				} else if err != nil {
-					t.Error(err)
-				}
-				raise(&longest, took)
-			})
-		}
-		wg.Wait()
+	took, degraded := besiege(t, s, quota("acme", span, 1000, 1), 2000, 10)
+	slack := 4 * pulse.worst()
+	if p := took[len(took)*999/1000]; p > 60*time.Millisecond+slack {
+		t.Errorf("99.9%% are answered by %v, want 60ms and at most %v of the machine's own", p, slack)
 	}
-	for range 10 {
-		crowd(200)
+	if longest := took[len(took)-1]; longest > 150*time.Millisecond+slack {
+		t.Errorf("the longest answer took %v, want 150ms and at most %v of the machine's own", longest, slack)
 	}
-	slack := 100*time.Millisecond + 4*pulse.worst()
-	if worst := time.Duration(longest.Load()); worst > budget+slack {
-		t.Errorf("the longest answer took %v, want %v and at most %v of the machine's own", worst, budget, slack)
-	}
-	if asked.Load() != 2000 || degraded.Load() != 2000 {
-		t.Errorf("%d asked, %d not decided, want 2000 of each", asked.Load(), degraded.Load())
+	if len(took) != 2000 || degraded != 2000 {
+		t.Errorf("%d asked, %d not decided, want 2000 of each", len(took), degraded)
 	}
 	server.Thaw()
 	eventually(t, 5*time.Second, "decisions resume", func() bool {
@@ -141,6 +125,32 @@ func TestIntegrationFrozenStore(t *testing.T) {
 	if used := decide(t, direct, quota("acme", span, 1000, 0)).Results[0].Consumed; used > 2000 {
 		t.Errorf("used %d by 2000 decisions", used)
 	}
+}
+
+// besiege asks n times, some at once, and returns how long each took, sorted,
+// and how many were not decided.
+func besiege(t testing.TB, s *counters.Store, q limit.Charge, n, waves int) (took []time.Duration, degraded int64) {
+	t.Helper()
+	took = make([]time.Duration, n)
+	var failed atomic.Int64
+	for wave := range waves {
+		var wg sync.WaitGroup
+		for i := wave * n / waves; i < (wave+1)*n/waves; i++ {
+			wg.Go(func() {
+				began := time.Now()
+				_, err := s.Decide(t.Context(), limit.Decision{Charges: []limit.Charge{q}})
+				took[i] = time.Since(began)
+				if errors.Is(err, counters.ErrUnavailable) {
+					failed.Add(1)
+				} else if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	slices.Sort(took)
+	return took, failed.Load()
 }
 
 // raise sets most to d if that is more.
