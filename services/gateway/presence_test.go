@@ -59,7 +59,9 @@ func TestPresence(t *testing.T) {
 		}
 		a, stopA := start("gateway")
 		b, stopB := start("gateway")
-		time.Sleep(1100 * time.Millisecond)
+		wait := func(d time.Duration) { <-time.After(d) } // in virtual time
+		wait(1100 * time.Millisecond)
+		store.mu.Lock()
 		if a.count() != 2 || b.count() != 2 || store.calls != 4 {
 			t.Errorf("%d and %d gateways after %d calls, want 2 and 2 after 4", a.count(), b.count(), store.calls)
 		}
@@ -68,17 +70,18 @@ func TestPresence(t *testing.T) {
 				t.Errorf("on the roll as %q", id)
 			}
 		}
+		store.mu.Unlock()
 		stopB()
-		time.Sleep(6 * time.Second)
+		wait(6 * time.Second)
 		if a.count() != 1 {
 			t.Errorf("%d gateways once the other is gone, want 1", a.count())
 		}
 		c, stopC := start("gateway-2")
-		time.Sleep(1100 * time.Millisecond)
+		wait(1100 * time.Millisecond)
 		store.mu.Lock()
 		store.down = true
 		store.mu.Unlock()
-		time.Sleep(time.Minute)
+		wait(time.Minute)
 		if a.count() != 2 || c.count() != 2 {
 			t.Errorf("%d and %d gateways while the store is away, want what was known: 2", a.count(), c.count())
 		}

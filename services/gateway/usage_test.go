@@ -73,6 +73,7 @@ type told struct {
 	t     *testing.T
 	gate  *proxyapi.Gate
 	topic *topic
+	mu    sync.Mutex
 	store limit.State
 	down  bool
 	seen  int
@@ -80,6 +81,8 @@ type told struct {
 
 // Decide is the store.
 func (s *told) Decide(_ context.Context, d limit.Decision) (limit.Answer, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.down {
 		return limit.Answer{}, errors.New("away")
 	}
@@ -97,6 +100,8 @@ func (s *told) DecideAll(ctx context.Context, ds []limit.Decision) ([]limit.Answ
 
 // Correct is the store.
 func (s *told) Correct(_ context.Context, c limit.Correction) (limit.CorrectionAnswer, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return limit.Correct(s.store, noon, c)
 }
 
