@@ -78,7 +78,7 @@ func (s *Service) Refund(ctx context.Context, r Receipt, id string, units int64)
 // a limit, or gives the difference back, as far as refunds have left it. A
 // decision is settled once. At 0 it gives all back, of rules of fixed cost too.
 //
-// Errors wrap ErrCost, ErrAlreadySettled, ErrRefundExceeds, ErrNothingCharged,
+// Errors wrap ErrCost, ErrAlreadySettled, ErrNothingCharged,
 // ErrStoreUnavailable, or are ctx's own.
 func (s *Service) Settle(ctx context.Context, r Receipt, cost int64) (Correction, error) {
 	if cost < 0 || cost > rule.Unlimited {

@@ -20,6 +20,9 @@ import (
 // t0 is an ordinary instant.
 var t0 = time.Date(2026, time.November, 30, 12, 0, 0, 0, time.UTC)
 
+// t0Address is an ordinary client.
+var t0Address = netip.MustParseAddr("203.0.113.9")
+
 // TestIndexAgreesWithALinearSearch guarantees that the index finds exactly the
 // rules that looking at every rule finds: the same winner in every group, after
 // any history of changes, for any request, with conditions and without.

@@ -256,7 +256,7 @@ func TestFailureModesMix(t *testing.T) {
 	}
 
 	g := newGate(t, closed, open)
-	g.store.lost = true
+	g.store.state.Lost = true
 	d := g.ask(decide.Query{Tenant: "acme"})
 	if d.Status != 503 || !d.Degraded || d.RuleID != "closed" {
 		t.Errorf("the store is lost: %+v, want 503", d)

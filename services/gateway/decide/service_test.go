@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -25,9 +24,12 @@ type modelStore struct {
 	state limit.State
 	now   time.Time
 	fail  error
-	lost  bool // it does not vouch for what it holds
 	asked []limit.Decision
 	calls int // of either kind
+
+	corrections int // how often it was asked to correct
+	last        limit.Correction
+	effect      limit.Effect // what it says of each; empty: the model does
 }
 
 func (m *modelStore) Decide(_ context.Context, d limit.Decision) (limit.Answer, error) {
@@ -41,9 +43,6 @@ func (m *modelStore) decide(d limit.Decision) (limit.Answer, error) {
 	m.asked = append(m.asked, d)
 	if m.fail != nil {
 		return limit.Answer{}, m.fail
-	}
-	if m.lost && slices.ContainsFunc(d.Charges, func(c limit.Charge) bool { return c.Counter.Kind != rule.Rate }) {
-		return limit.Answer{Now: m.now, Lost: true}, nil
 	}
 	return limit.Decide(m.state, m.now, d)
 }
@@ -59,9 +58,20 @@ func (m *modelStore) DecideAll(_ context.Context, all []limit.Decision) ([]limit
 	return answers, errs
 }
 
-// Correct is not asked of it.
-func (*modelStore) Correct(context.Context, limit.Correction) (limit.CorrectionAnswer, error) {
-	return limit.CorrectionAnswer{}, errors.New("nothing was charged here")
+// Correct is the model's, or what a test says.
+func (m *modelStore) Correct(_ context.Context, c limit.Correction) (limit.CorrectionAnswer, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.corrections++
+	m.last = c
+	switch {
+	case m.fail != nil:
+		return limit.CorrectionAnswer{}, m.fail
+	case m.effect != "":
+		return limit.CorrectionAnswer{Effect: m.effect, Now: m.now}, nil
+	default:
+		return limit.Correct(m.state, m.now, c)
+	}
 }
 
 // A gate is a service over the model, whose clock agrees with the gateway's
