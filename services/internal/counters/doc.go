@@ -14,16 +14,20 @@
 // tenant, {a:<address>} for what has only an address, {g} for the rest. Mode is
 // e (enforce) or s (shadow). The letters are t tenant, a application, u user,
 // k api key, i address, or - for none. The scope is g, s:<service> or
-// e:<endpoint>. A rate ends in algorithm and window (µs), a quota in unit*count
-// and the first instant of the period (µs since the epoch).
+// e:<endpoint>. A rate ends in algorithm and window (µs), a quota and a renewable
+// wallet in unit*count and the first instant of the period (µs since the epoch),
+// a prepaid wallet in nothing more.
 //
 //	{t:acme}:e:quota:t:api-calls:g:month*1:1767214800000000
+//	{t:acme}:e:wallet:t:credits:g
+//	{t:acme}:e:wallet:t:credits:g:month*1:1767214800000000
 //	{t:acme}:e:rate:t:api-calls:e:pay:gcra:60000000
 //	{t:acme}:s:rate:tu:u%3A1:api-calls:g:gcra:1000000
 //	{a:2001%3Adb8%3A1%3A2%3A%3A/64}:e:rate:i:2001%3Adb8%3A1%3A2%3A%3A/64:api-calls:s:payments:gcra:60000000
 //	{g}:e:rate:-:api-calls:g:gcra:1000000
 //
-// A request id is kept under tag : req : id, e.g. {t:acme}:req:r-1.
+// A request id is kept under tag : req : id, e.g. {t:acme}:req:r-1, and the
+// corrections of a decision under tag : ref : its id in hex.
 //
 // # Values
 //
@@ -31,9 +35,16 @@
 // (whole, below 2^53), and the value's own expiry in µs since the epoch. While
 // that is late enough the value is changed in place and its key's expiry stays.
 //
-//	quota     1, consumed, refunded, expiry: 8 days after the period
-//	gcra      1, debt, credits per unit, as of (µs), expiry: when all is paid back, and 20 s to 70 s
-//	request   1, fingerprint (16), decision id (16), note's length (2), note, results: 24 h
+//	quota, wallet           1, consumed, refunded, expiry: 8 days after the period; 0 of a prepaid wallet, which has none
+//	gcra, buckets           1, debt, credits per unit, as of (µs), expiry: when all is paid back, and 20 s to 70 s
+//	fixed_window            1, window's first instant (µs), units, expiry: the window's end, and 20 s to 70 s
+//	sliding_window_counter  1, window's first instant (µs), units, units of the one before, expiry: the next window's end, and 20 s to 70 s
+//	sliding_window_log      1, expiry: when the last entry leaves, and 10 s; total (4) in front; per entry time (µs), total (4)
+//	request                 1, fingerprint (16), decision id (16), when (µs), note's length (2), note, results: 24 h
+//	corrections             1, cost, cost settled at (-1 none), refunded, flags (1), settlement's units, total, left; per
+//	                        refund its id's length (1), id, units, total, left: 7 days
+//
+// Totals of a log are modulo 2^32, little-endian.
 //
 // # Calls
 //

@@ -17,6 +17,12 @@ import (
 // DecideText is the deciding script, for tests to plant faults in.
 var DecideText = decideText
 
+// Source is a file of the scripts, as it is sent.
+var Source = source
+
+// MarkKey is where a decision's corrections are remembered.
+var MarkKey = markKey
+
 // RequestKey is where a request id is kept.
 var RequestKey = requestKey
 

@@ -1,6 +1,7 @@
 package counters
 
 import (
+	"encoding/hex"
 	"strconv"
 
 	"penstock.dev/services/internal/limit"
@@ -36,24 +37,38 @@ func AppendKey(b []byte, id limit.Identity) []byte {
 	case rule.Rate:
 		b = appendPart(b, string(id.Algorithm))
 		b = appendNumber(b, id.Window.Microseconds())
-	case rule.Quota:
+	case rule.Quota, rule.Wallet:
+		if id.Kind == rule.Wallet && id.Unit == "" {
+			break // prepaid
+		}
 		b = append(appendPart(b, string(id.Unit)), '*')
 		b = strconv.AppendInt(b, int64(id.Count), 10)
 		b = appendNumber(b, id.Start.UnixMicro())
-	case rule.Wallet, rule.Block:
+	case rule.Block:
 	}
 	return b
 }
 
 // requestKey returns the key of a request id, in its tenant's slot.
 func requestKey(q limit.Request) string {
-	b := make([]byte, 0, 64)
-	if q.Tenant != "" {
-		b = appendEscaped(append(b, "{t:"...), q.Tenant)
+	return string(appendPart(append(appendOwner(make([]byte, 0, 64), q.Tenant, q.Address), ":req"...), q.ID))
+}
+
+// markKey returns the key of what is remembered of a decision's corrections, in
+// its tenant's slot.
+func markKey(c *limit.Correction) string {
+	b := append(appendOwner(make([]byte, 0, 64), c.Tenant, c.Address), ":ref:"...)
+	return string(hex.AppendEncode(b, c.DecisionID[:]))
+}
+
+// appendOwner appends the tag of a tenant, or of an address where there is none.
+func appendOwner(b []byte, tenant, address string) []byte {
+	if tenant != "" {
+		b = appendEscaped(append(b, "{t:"...), tenant)
 	} else {
-		b = appendEscaped(append(b, "{a:"...), q.Address)
+		b = appendEscaped(append(b, "{a:"...), address)
 	}
-	return string(appendPart(append(b, "}:req"...), q.ID))
+	return append(b, '}')
 }
 
 // appendTag appends the hash tag: what has a tenant lies in its tenant's slot,

@@ -44,13 +44,17 @@ func TestKeys(t *testing.T) {
 		},
 		"{t:acme}:e:wallet:t:credits:g": {
 			Kind: rule.Wallet, Subject: rule.Tenant, Tenant: "acme", Meter: "credits",
-			Algorithm: rule.OverdraftWallet, Window: time.Second, Unit: period.Month,
+			Algorithm: rule.OverdraftWallet, Window: time.Second,
+		},
+		"{t:acme}:e:wallet:t:credits:g:month*1:1767214800000000": {
+			Kind: rule.Wallet, Subject: rule.Tenant, Tenant: "acme", Meter: "credits", Algorithm: rule.OverdraftWallet,
+			Unit: period.Month, Count: 1, Start: time.Date(2025, 12, 31, 21, 0, 0, 0, time.UTC),
 		},
 	} {
 		if got := counters.Key(id); got != want {
 			t.Errorf("key %s, want %s", got, want)
 		}
-		if id.Kind != rule.Wallet && !strings.Contains(string(doc), "//\t"+want+"\n") {
+		if !strings.Contains(string(doc), "//\t"+want+"\n") {
 			t.Errorf("doc.go does not show %s", want)
 		}
 	}
@@ -59,6 +63,19 @@ func TestKeys(t *testing.T) {
 	}
 	if got := counters.RequestKey(limit.Request{Address: "203.0.113.9", ID: "r:1"}); got != "{a:203.0.113.9}:req:r%3A1" {
 		t.Errorf("request key %s", got)
+	}
+}
+
+// TestMarkKeys guarantees where corrections are remembered.
+func TestMarkKeys(t *testing.T) {
+	t.Parallel()
+	c := limit.Correction{Tenant: "a:b", DecisionID: [16]byte{1, 15: 0xab}}
+	if got, want := counters.MarkKey(&c), "{t:a%3Ab}:ref:010000000000000000000000000000ab"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	c.Tenant, c.Address = "", "203.0.113.9"
+	if got, want := counters.MarkKey(&c), "{a:203.0.113.9}:ref:010000000000000000000000000000ab"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 
@@ -83,7 +100,7 @@ func identity(t *rapid.T) limit.Identity {
 		Endpoint:    parts.Draw(t, "endpoint"),
 		Algorithm:   rapid.SampledFrom([]rule.Algorithm{rule.GCRA, rule.FixedWindow}).Draw(t, "algorithm"),
 		Window:      time.Duration(rapid.Int64Range(1, 3).Draw(t, "window")) * time.Microsecond,
-		Unit:        rapid.SampledFrom([]period.Unit{period.Hour, period.Month}).Draw(t, "unit"),
+		Unit:        rapid.SampledFrom([]period.Unit{"", period.Hour, period.Month}).Draw(t, "unit"),
 		Count:       rapid.IntRange(1, 12).Draw(t, "count"),
 		Start:       time.UnixMicro(rapid.Int64Range(-2, 2).Draw(t, "start")),
 	}

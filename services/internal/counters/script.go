@@ -30,7 +30,7 @@ func newScripts(decide string) scripts {
 
 // algorithms are the files algo_*.lua. The plan names them by their place here,
 // from 1.
-var algorithms = []string{"gcra", "quota"}
+var algorithms = []string{"bucket", "quota", "fixed_window", "sliding_window_log", "sliding_window_counter", "wallet"}
 
 // decideText assembles the deciding script from its files.
 func decideText() string {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock.dev/services/internal/limit"
+	"penstock.dev/services/internal/period"
 	"penstock.dev/services/internal/rule"
 )
 
@@ -18,8 +19,18 @@ const (
 	flagSoft   = 1
 	flagShadow = 2
 
-	algorithmGCRA  = 1 // places in algorithms
-	algorithmQuota = 2
+	flagSeveral = 1 // of a decision
+	flagWeigh   = 2
+)
+
+// Places in algorithms.
+const (
+	algorithmBucket = iota + 1
+	algorithmQuota
+	algorithmFixedWindow
+	algorithmSlidingLog
+	algorithmSlidingCounter
+	algorithmWallet
 )
 
 // Bytes of the plan.
@@ -86,16 +97,9 @@ func (p *chargePart) encode(c *limit.Charge) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	if c.Algorithm == rule.CalendarQuota {
-		p.algorithm = algorithmQuota
-		p.numbers = [5]int64{c.Limit, c.Span.Start.UnixMicro(), c.Span.End.UnixMicro(), c.Floor.Consumed, c.Floor.Refunded}
-	} else {
-		b, err := limit.NewBucket(c.Limit, c.Window, c.Burst)
-		if err != nil {
-			return err
-		}
-		p.algorithm = algorithmGCRA
-		p.numbers = [5]int64{b.Capacity, b.Unit, b.Refill, b.Tick}
+	var err error
+	if p.algorithm, p.numbers, err = numbersOf(c); err != nil {
+		return err
 	}
 	p.cost = c.Cost
 	if c.Soft {
@@ -105,6 +109,32 @@ func (p *chargePart) encode(c *limit.Charge) error {
 		p.flags |= flagShadow
 	}
 	return nil
+}
+
+// numbersOf returns the place of a charge's algorithm and what it asks.
+func numbersOf(c *limit.Charge) (algorithm byte, numbers [5]int64, err error) {
+	window := c.Window.Microseconds()
+	switch c.Algorithm {
+	case rule.CalendarQuota, rule.OverdraftWallet:
+		numbers = [5]int64{c.Limit, 0, 0, c.Floor.Consumed, c.Floor.Refunded}
+		if c.Span != (period.Span{}) {
+			numbers[1], numbers[2] = c.Span.Start.UnixMicro(), c.Span.End.UnixMicro()
+		}
+		if c.Algorithm == rule.CalendarQuota {
+			return algorithmQuota, numbers, nil
+		}
+		return algorithmWallet, numbers, nil
+	case rule.FixedWindow:
+		return algorithmFixedWindow, [5]int64{c.Limit, window}, nil
+	case rule.SlidingWindowLog:
+		return algorithmSlidingLog, [5]int64{c.Limit, window}, nil
+	case rule.SlidingWindowCounter:
+		tick, ticks := limit.SlidingTicks(window)
+		return algorithmSlidingCounter, [5]int64{c.Limit, window, tick, ticks}, nil
+	case rule.TokenBucket, rule.LeakyBucket, rule.GCRA, rule.NoAlgorithm:
+	}
+	b, err := limit.NewBucket(c.Limit, c.Window, c.Burst)
+	return algorithmBucket, [5]int64{b.Capacity, b.Unit, b.Refill, b.Tick, c.MaxDelay.Microseconds()}, err
 }
 
 // A call is a batch of parts as the script wants it: a counter that is in
@@ -155,7 +185,11 @@ func (c *call) free() {
 
 func (c *call) add(p *part) {
 	head := len(c.plan)
-	c.plan = append(c.plan, byte(len(p.charges)), 0)
+	manner := byte(0)
+	if p.decision.Weigh {
+		manner = flagWeigh
+	}
+	c.plan = append(c.plan, byte(len(p.charges)), manner)
 	if p.key == "" {
 		c.plan = append(c.plan, 0, 0, 0, 0)
 	} else {
@@ -168,7 +202,7 @@ func (c *call) add(p *part) {
 		known := len(c.keys)
 		n := c.key(charge.key)
 		if n <= known && p.hasCounter(charge.key, i) {
-			c.plan[head+1] = 1
+			c.plan[head+1] |= flagSeveral
 		}
 		c.number(n)
 		c.plan = append(c.plan, charge.flags, charge.algorithm)
@@ -212,8 +246,8 @@ func (c *call) key(k string) int {
 }
 
 // command returns the words of an EVALSHA or EVAL, valid until the next one or
-// free. now is "" for the server's clock, run the id of its run. Pointers to strings are as good as
-// strings, and need not be allocated.
+// free. now is "" for the server's clock, run the id of its run. Pointers to
+// strings are as good as strings, and need not be allocated.
 func (c *call) command(verb string, script *string, now string, run *string) []any {
 	c.words = append(c.words[:0], verb, script, len(c.keys))
 	for i := range c.keys {
@@ -249,7 +283,7 @@ var errReply = errors.New("reply cannot be read")
 
 const (
 	replyHead   = 1 + 8      // status, now
-	resultBytes = 1 + 5*8    // passed, remaining, wait, reset, consumed, refunded
+	resultBytes = 1 + 5*8    // passed, remaining, wait or delay, reset, consumed, refunded
 	replayHead  = 16 + 8 + 2 // decision id, when it was made, the note's length
 )
 
@@ -314,9 +348,13 @@ func parseResults(a *limit.Answer, body string, want int) error {
 		r := &a.Results[i]
 		r.Passed = s[0] == 1
 		r.Remaining = int64(double(s[1:]))
-		r.RetryAfter = limit.Never
-		if wait := int64(double(s[9:])); wait >= 0 {
+		switch wait := int64(double(s[9:])); {
+		case r.Passed:
+			r.Delay = time.Duration(wait) * time.Microsecond
+		case wait >= 0:
 			r.RetryAfter = time.Duration(wait) * time.Microsecond
+		default:
+			r.RetryAfter = limit.Never
 		}
 		r.Reset = time.Duration(double(s[17:])) * time.Microsecond
 		r.Consumed = int64(double(s[25:]))

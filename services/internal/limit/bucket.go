@@ -149,23 +149,23 @@ func ceil(f float64) float64 {
 
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
 
-func (b Bucket) ask(v Value, units, now int64) (bool, time.Duration) {
+func (b Bucket) ask(v Value, units, now int64) verdict {
 	switch {
 	case units == 0:
-		return true, 0
+		return passes
 	case units > b.Capacity:
-		return false, Never
+		return refusedFor(-1)
 	}
 	debt, tick := b.settle(v, now)
 	over := debt + units*b.Unit - b.Capacity*b.Unit
 	if over <= 0 {
-		return true, 0
+		return passes
 	}
 	wait := ceilDiv(over, b.Refill)
 	if wait > maxWait/b.Tick {
-		return false, Never
+		return refusedFor(-1)
 	}
-	return false, time.Duration((tick+wait)*b.Tick-now) * time.Microsecond
+	return refusedFor((tick+wait)*b.Tick - now)
 }
 
 // take adds units to the debt. What does not fit, of a soft charge, leaves the
@@ -192,4 +192,47 @@ func (b Bucket) show(v Value, now int64, r *Result) {
 		next := debt - (b.Capacity-r.Remaining-1)*b.Unit // credits until one unit more remains
 		r.Reset = time.Duration((tick+ceilDiv(next, b.Refill))*b.Tick-now) * time.Microsecond
 	}
+}
+
+// give moves the debt back, never below nothing. What has been paid back since
+// is not counted out: a subject gains no more than its capacity.
+func (b Bucket) give(v Value, units, _, _ int64) (Value, int64) {
+	if v.Debt == 0 {
+		return v, 0
+	}
+	given := min(units, ceilDiv(v.Debt, v.Unit))
+	v.Debt = max(0, v.Debt-given*v.Unit)
+	return v, given
+}
+
+// A queue is a leaky bucket in which requests wait: they leave it at the rate.
+// A request passes if it fits, and if what is ahead of it has left within
+// delay; that is how long it waits. All charges of a decision on one queue are
+// of one request, and wait for what was there before it.
+type queue struct {
+	Bucket
+	delay int64 // µs, the longest wait
+}
+
+func (q queue) ask(v Value, units, now int64) verdict {
+	a := q.Bucket.ask(v, units, now)
+	if units == 0 || a.wait < 0 {
+		return a
+	}
+	debt, tick := q.settle(v, now)
+	if debt == 0 {
+		return a
+	}
+	ahead := ceilDiv(debt, q.Refill)
+	if ahead > maxWait/q.Tick {
+		return refusedFor(-1)
+	}
+	free := (tick+ahead)*q.Tick - now
+	if free > q.delay {
+		return refusedFor(max(a.wait, free-q.delay))
+	}
+	if a.wait == 0 {
+		a.delay = free
+	}
+	return a
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"penstock.dev/services/internal/period"
 	"penstock.dev/services/internal/rule"
 )
 
@@ -16,21 +17,52 @@ type Value struct {
 	// of them for one unit.
 	Debt, Unit, At int64
 
-	// Of a quota, in units. Both only rise.
+	// Of a fixed window and a sliding counter: From is the first instant (µs)
+	// of the window whose units are Current; Previous are those of the one
+	// before it.
+	From, Current, Previous int64
+
+	// Of a sliding log: its entries, and the total in front of them.
+	Log    []Entry
+	Before int64
+
+	// Of a quota or a wallet, in units. Both only rise.
 	Consumed, Refunded int64
+}
+
+// A verdict is what asking came to, in µs.
+type verdict struct {
+	wait  int64 // 0: passes; -1: never will
+	delay int64 // of what passes, in a queue
+}
+
+var passes = verdict{}
+
+func refusedFor(wait int64) verdict { return verdict{wait: wait} }
+
+// tell fills in what r says of the verdict.
+func (a verdict) tell(r *Result) {
+	r.Passed, r.RetryAfter = a.wait == 0, time.Duration(a.wait)*time.Microsecond
+	if a.wait < 0 {
+		r.RetryAfter = Never
+	}
+	r.Delay = time.Duration(a.delay) * time.Microsecond
 }
 
 // An algorithm weighs units against a counter's value at now, in µs since the
 // epoch. Adding one is: implement it here, name it in model, and write its Lua
 // (package counters).
 type algorithm interface {
-	// ask reports whether units would pass, and else the wait. Units of 0 pass.
-	ask(v Value, units, now int64) (passed bool, wait time.Duration)
+	// ask says whether units would pass. Units of 0 pass.
+	ask(v Value, units, now int64) verdict
 	// take is the value after units, at least 1, have been charged. They need
 	// not have passed: soft charges do not.
 	take(v Value, units, now int64) Value
-	// show fills in everything that r says of v but Passed and RetryAfter.
+	// show fills in everything that r says of v but the verdict.
 	show(v Value, now int64, r *Result)
+	// give is the value after units that were charged at an earlier time have
+	// been given back, as far as that can be, and how many were.
+	give(v Value, units, at, now int64) (Value, int64)
 }
 
 // Validate returns an error that wraps ErrBounds where a charge cannot be
@@ -42,39 +74,84 @@ func (c *Charge) Validate() error {
 	case c.Limit < 0 || c.Limit > rule.Unlimited:
 		return fmt.Errorf("limit of %d, want 0 to %d: %w", c.Limit, rule.Unlimited, ErrBounds)
 	}
-	switch c.Algorithm { //nolint:exhaustive // what this version does not implement is an error
-	case rule.GCRA:
-		return nil
-	case rule.CalendarQuota:
-		if start, end := c.Span.Start.UnixMicro(), c.Span.End.UnixMicro(); start < -maxExact || end > maxExact || end-start > maxWait || end <= start {
-			return fmt.Errorf("period from %v to %v: %w", c.Span.Start, c.Span.End, ErrBounds)
+	switch c.Algorithm {
+	case rule.FixedWindow, rule.SlidingWindowLog, rule.SlidingWindowCounter:
+		return c.validateWindow()
+	case rule.TokenBucket, rule.LeakyBucket, rule.GCRA:
+		if c.MaxDelay < 0 || c.MaxDelay > rule.MaxDelay || c.MaxDelay%time.Microsecond != 0 || c.MaxDelay > 0 && c.Algorithm != rule.LeakyBucket {
+			return fmt.Errorf("delay of %v by %s, want whole microseconds up to %v by %s: %w", c.MaxDelay, c.Algorithm, rule.MaxDelay, rule.LeakyBucket, ErrBounds)
 		}
 		return nil
-	default:
-		return fmt.Errorf("algorithm %q is not available: %w", c.Algorithm, ErrBounds)
+	case rule.CalendarQuota, rule.OverdraftWallet:
+		return c.validateTotals()
+	case rule.NoAlgorithm:
 	}
+	return fmt.Errorf("algorithm %q counts nothing: %w", c.Algorithm, ErrBounds)
 }
 
-// model returns the algorithm that a charge asks for.
+// validateTotals checks the numbers of a quota or a wallet.
+func (c *Charge) validateTotals() error {
+	for _, t := range []int64{c.Floor.Consumed, c.Floor.Refunded} {
+		if t < 0 || t > rule.Unlimited {
+			return fmt.Errorf("floor of %d, want 0 to %d: %w", t, rule.Unlimited, ErrBounds)
+		}
+	}
+	if c.Algorithm == rule.OverdraftWallet && c.Span == (period.Span{}) {
+		return nil
+	}
+	if start, end := c.Span.Start.UnixMicro(), c.Span.End.UnixMicro(); start < -maxExact || end > maxExact || end-start > maxWait || end <= start {
+		return fmt.Errorf("period from %v to %v: %w", c.Span.Start, c.Span.End, ErrBounds)
+	}
+	return nil
+}
+
+// totalled reports whether the charge's counter has Totals.
+func (c *Charge) totalled() bool {
+	return c.Algorithm == rule.CalendarQuota || c.Algorithm == rule.OverdraftWallet
+}
+
+// stale reports whether the charge is of a period that does not contain now.
+func (c *Charge) stale(now time.Time) bool {
+	return c.totalled() && c.Span != (period.Span{}) && !c.Span.Contains(now)
+}
+
+// model returns the algorithm that a charge asks for. The error wraps
+// ErrBounds.
 func model(c *Charge) (algorithm, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	switch c.Algorithm { //nolint:exhaustive // Validate refused the others
-	case rule.GCRA:
-		return NewBucket(c.Limit, c.Window, c.Burst)
+	switch c.Algorithm {
+	case rule.FixedWindow:
+		return fixedWindow{c.Limit, c.Window.Microseconds()}, nil
+	case rule.SlidingWindowLog:
+		return slidingLog{c.Limit, c.Window.Microseconds()}, nil
+	case rule.SlidingWindowCounter:
+		return newSlidingCounter(c.Limit, c.Window.Microseconds()), nil
 	case rule.CalendarQuota:
-		return quota{c.Limit, c.Span}, nil
-	default:
-		return nil, fmt.Errorf("algorithm %q has no model: %w", c.Algorithm, ErrBounds)
+		return quota{c.Limit, c.Span, c.Floor}, nil
+	case rule.OverdraftWallet:
+		return wallet{c.Limit, c.Span, c.Floor}, nil
+	case rule.TokenBucket, rule.LeakyBucket, rule.GCRA, rule.NoAlgorithm:
 	}
+	b, err := NewBucket(c.Limit, c.Window, c.Burst)
+	if c.MaxDelay > 0 && err == nil {
+		return queue{b, c.MaxDelay.Microseconds()}, nil
+	}
+	return b, err
 }
 
 // A State is what a store holds. Use NewState; a State is not safe for
 // concurrent use.
 type State struct {
 	Counters map[Identity]Value // by canonical identity
+
+	// Lost: the store does not vouch for what it holds, so no quota or wallet
+	// is decided but in shadow, and nothing is corrected.
+	Lost bool
+
 	requests map[requestKey]remembered
+	marks    map[markKey]mark
 }
 
 type requestKey struct{ tenant, address, id string }
@@ -89,19 +166,23 @@ type remembered struct {
 
 // NewState returns an empty store.
 func NewState() State {
-	return State{Counters: map[Identity]Value{}, requests: map[requestKey]remembered{}}
+	return State{Counters: map[Identity]Value{}, requests: map[requestKey]remembered{}, marks: map[markKey]mark{}}
 }
 
 // Decide is the model of a whole decision at the store's time now. It is the
 // reference for the script of package counters, and it serves wherever a
 // decision is made without the store.
 //
-// A known request id is answered again. Else, when now lies outside a charge's
-// span, the answer is Stale and nothing else. Else every charge is weighed:
+// A known request id is answered again. Else the first charge in order that is
+// not to be decided makes the answer Lost (an enforced quota or wallet of a
+// store that lost something) or Stale (now lies outside its span), and nothing
+// else. Else every charge is weighed:
 // the decision is allowed when all pass that are neither soft nor shadow.
 // When it is allowed, those are charged, the soft ones whether they passed or
 // not, and each shadow charge that passed (or is soft). A refused decision
 // charges nothing. A cost of 0 passes everywhere and changes nothing.
+//
+// A decision that only weighs ends there, and shows what there is.
 //
 // Charges on one counter add up in order: each asks for its own units and
 // those before it; a shadow charge that is not charged does not count.
@@ -121,12 +202,15 @@ func Decide(s State, now time.Time, d Decision) (Answer, error) {
 		return a, nil
 	}
 	for _, c := range d.Charges {
-		if c.Algorithm == rule.CalendarQuota && !c.Span.Contains(now) {
+		switch {
+		case s.Lost && c.totalled() && !c.Counter.Shadow:
+			return Answer{Now: now, Lost: true}, nil
+		case c.stale(now):
 			return Answer{Now: now, Stale: true}, nil
 		}
 	}
 	a := s.weigh(now, d.Charges, models)
-	if a.Allowed {
+	if a.Allowed && !d.Weigh {
 		a.Charged = s.charge(now, d.Charges, models, a.Results)
 	}
 	for i, m := range models {
@@ -136,7 +220,7 @@ func Decide(s State, now time.Time, d Decision) (Answer, error) {
 	return a, nil
 }
 
-// weigh fills in Allowed and, of each result, Passed and RetryAfter.
+// weigh fills in Allowed and the verdict of each result.
 func (s State) weigh(now time.Time, charges []Charge, models []algorithm) Answer {
 	a := Answer{Now: now, Allowed: true, Results: make([]Result, len(charges))}
 	asked := map[Identity]int64{}
@@ -147,7 +231,7 @@ func (s State) weigh(now time.Time, charges []Charge, models []algorithm) Answer
 		if units > 0 {
 			units = min(maxExact, units+asked[id])
 		}
-		r.Passed, r.RetryAfter = m.ask(s.Counters[id], units, now.UnixMicro())
+		m.ask(s.Counters[id], units, now.UnixMicro()).tell(r)
 		if !c.Counter.Shadow || c.charged(r) {
 			asked[id] = min(maxExact, asked[id]+c.Cost)
 		}

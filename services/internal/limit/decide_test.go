@@ -298,7 +298,7 @@ func TestE3RequestIDs(t *testing.T) {
 	for range 2 {
 		again := ask(time.Hour, 5, func(r *limit.Request) { r.DecisionID, r.Note = [16]byte{2}, nil })
 		want := limit.Answer{
-			Allowed: true, Replayed: true, Now: first.Now.Add(time.Hour), Results: first.Results,
+			Allowed: true, Replayed: true, Now: first.Now.Add(time.Hour), Decided: first.Now, Results: first.Results,
 			DecisionID: request.DecisionID, Note: request.Note,
 		}
 		if diff := cmp.Diff(want, again); diff != "" {

@@ -8,8 +8,9 @@
 --          does)
 -- ARGV[2]  the run that the epoch must name; '' is not compared
 -- ARGV[3]  the plan, bytes, big-endian: per decision its number of charges
---          (1), whether several of them are on one counter (1), request (key
---          2, argument 2; 0 is none), then per charge its counter (key 2),
+--          (1), flags (1: 1 several of them are on one counter, 2 it is only
+--          weighed), request (key 2, argument 2; 0 is none), then per charge its
+--          counter (key 2),
 --          flags (1: 1 soft, 2 shadow), algorithm (1), cost in units (double)
 --          and five numbers (doubles) that its algo_*.lua explains. Key
 --          numbers, argument numbers and algorithms begin at 1.
@@ -17,8 +18,8 @@
 --
 -- Returns one string per decision: a status byte, now (double) and
 --   A, a, D  allowed and charged, allowed, denied: per charge passed (1 byte),
---            then doubles: remaining (units), wait (µs, -1 never), reset (µs),
---            consumed, refunded (units)
+--            then doubles: remaining (units), wait (µs, -1 never; of one that
+--            passed, in a queue), reset (µs), consumed, refunded (units)
 --   S        stale: a span does not contain now; nothing was evaluated
 --   L        lost: the epoch is not the run's, and an enforced charge has
 --            totals; nothing was evaluated
@@ -69,7 +70,7 @@ local out, outs, stands = {nil}, 0, {nil}
 
 local at, size = 1, #plan
 while at <= size do
-  local n, several, request, argument, first = unstruct('>BBHH', plan, at)
+  local n, manner, request, argument, first = unstruct('>BBHH', plan, at)
   at = first + 52 * n
   local answer, charged, tainted = nil, false, false
 
@@ -94,7 +95,7 @@ while at <= size do
   -- and are then taken one after another. What was not worked out is shown in
   -- another pass.
   local pass, allowed, status, body = answer and DONE or WEIGH, true, nil, nil
-  local asked = several > 0 and {}
+  local asked, delays = manner % 2 == 1 and {}, nil
   while pass < DONE do
     local p = first
     body = ''
@@ -114,12 +115,13 @@ while at <= size do
 
       -- An algorithm is given raw, its counter's value; units, what is asked
       -- for; taken, the cost to take if units pass or soft is set; and a to e.
-      -- It sets status, or wait (µs, 0 passes, -1 never); where it took, value
-      -- with its expiry in it, and renewal, that expiry (µs), if it is a new
-      -- one; and what is then to be shown. Units of 0 pass, and of 0 nothing is
-      -- taken. Other names it makes are its own.
+      -- It sets status, or wait (µs, 0 passes, -1 never) and delay (µs, of what
+      -- passes); where it took, value with its expiry in it, and renewal, that
+      -- expiry (µs), if it is a new one or value is not as long as raw; and
+      -- what is then to be shown. Units of 0 pass, and of 0 nothing is taken.
+      -- Other names it makes are its own.
       local raw = V[key]
-      local wait, value, renewal = 0, nil, nil
+      local wait, delay, value, renewal = 0, 0, nil, nil
       local remaining, reset, consumed, refunded = 0, 0, 0, 0
       -- ALGORITHMS --
 
@@ -134,6 +136,10 @@ while at <= size do
         if asked and (sold or flags < 2) then asked[key] = min(EXACT, (asked[key] or 0) + cost) end
         tainted = tainted or expiries[key] ~= nil
         keys[i], waits[i], values[i], renewals[i] = key, wait, value, renewal
+        if delay > 0 then
+          delays = delays or {}
+          delays[i] = delay
+        end
       elseif value then
         V[key] = value
         if expiries[key] == nil then
@@ -142,18 +148,18 @@ while at <= size do
         end
         expiries[key] = renewal or expiries[key] or false
       else
-        wait = waits[i]
+        wait, delay = waits[i], delays and delays[i] or 0
       end
-      body = body .. pack('<Bddddd', wait == 0 and 1 or 0, remaining, wait, reset, consumed, refunded)
+      body = body .. pack('<Bddddd', wait == 0 and 1 or 0, remaining, wait == 0 and delay or wait, reset, consumed, refunded)
     end
 
     if status then
       answer, charged, pass = status .. clock, false, DONE
     elseif pass == WEIGH then
-      charged = charged and allowed
+      charged = charged and allowed and manner < 2
       if charged and asked then
         pass = TAKE
-      elseif asked or not allowed then
+      elseif asked or not allowed or manner > 1 then
         pass = SHOW
       else
         pass = DONE

@@ -1,8 +1,8 @@
--- algo_gcra.lua is limit.Bucket: the generic cell rate algorithm in whole
--- credits.
+-- algo_bucket.lua is limit.Bucket, for gcra, token_bucket and leaky_bucket: the
+-- generic cell rate algorithm in whole credits.
 --
 -- asks   a capacity (units), b unit (credits), c refill (credits a tick), d
---        tick (µs)
+--        tick (µs), e the longest wait in the queue (µs, 0: there is none)
 -- value  version, debt (credits), unit (credits), at (µs), expiry (µs); the
 --        numbers are doubles
 local MAX_WAIT = 4503599627370496 -- 2^52 µs: what takes longer is never
@@ -48,6 +48,20 @@ else
     ticks = ticks + -ticks % 1
     wait = ticks > floor(MAX_WAIT / tick) and -1 or (since + ticks) * tick - now
   end
+  if e > 0 and debt > 0 and units > 0 and wait >= 0 then
+    local ahead = debt / refill -- ticks until what is there has left
+    ahead = ahead + -ahead % 1
+    if ahead > floor(MAX_WAIT / tick) then
+      wait = -1
+    else
+      ahead = (since + ahead) * tick - now
+      if ahead > e then
+        wait = max(wait, ahead - e)
+      elseif wait == 0 then
+        delay = ahead
+      end
+    end
+  end
 
   if taken > 0 and (wait == 0 or soft) then
     debt = taken < capacity and debt + taken * unit or full
@@ -68,6 +82,7 @@ else
     local used = debt / unit
     used = used + -used % 1
     local rise = (debt - (used - 1) * unit) / refill -- until one unit more remains
-    remaining, reset = capacity - used, (since + rise + -rise % 1) * tick - now
+    rise = rise + -rise % 1
+    remaining, reset = capacity - used, (since + rise) * tick - now
   end
 end
