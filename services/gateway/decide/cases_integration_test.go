@@ -3,7 +3,9 @@
 package decide_test
 
 import (
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,7 +25,7 @@ import (
 // generous: these tests are about numbers, not about time.
 func redisStore(t testing.TB, url string) *counters.Store {
 	t.Helper()
-	store, err := counters.Open(counters.Config{URL: url, Budget: 5 * time.Second}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	store, err := counters.Open(counters.Config{URL: url, Budget: 5 * time.Second, Adopt: true}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,6 +48,35 @@ func TestIntegrationC3(t *testing.T) { overRedis(t, caseC3) }
 
 // TestIntegrationE1 is TestE1 on a real Redis.
 func TestIntegrationE1(t *testing.T) { overRedis(t, caseE1) }
+
+// TestIntegrationFC10 is TestFC10 on a real Redis.
+func TestIntegrationFC10(t *testing.T) { overRedis(t, caseFC10) }
+
+// TestIntegrationW1 is TestW1 on a real Redis.
+func TestIntegrationW1(t *testing.T) { overRedis(t, caseW1) }
+
+// TestIntegrationW2 is TestW2 on a real Redis.
+func TestIntegrationW2(t *testing.T) { overRedis(t, caseW2) }
+
+// TestIntegrationEveryWay guarantees on a real Redis what the tests of every
+// algorithm do of the model.
+func TestIntegrationEveryWay(t *testing.T) {
+	t.Parallel()
+	for name, run := range map[string]func(*testing.T, *rig, *way){
+		"FC-15": caseFC15Way, "C1": caseC1Way, "C3": caseC3Way, "E3": caseE3Way, "refund": caseRefundWay, "settle": caseSettleWay,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := redistest.Start(t).URL
+			for i := range ways {
+				t.Run(ways[i].name, func(t *testing.T) {
+					store := redisStore(t, fmt.Sprintf("%s/%d", strings.TrimSuffix(url, "/0"), i)) // a database of its own
+					run(t, newRig(t, store, store.Now), &ways[i])
+				})
+			}
+		})
+	}
+}
 
 func overRedis(t *testing.T, run func(*testing.T, *rig)) {
 	t.Parallel()
@@ -126,7 +157,7 @@ func TestIntegrationStoreGone(t *testing.T) {
 	t.Parallel()
 
 	server := redistest.Start(t)
-	store, err := counters.Open(counters.Config{URL: server.URL, Budget: 200 * time.Millisecond}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	store, err := counters.Open(counters.Config{URL: server.URL, Budget: 200 * time.Millisecond, Adopt: true}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}

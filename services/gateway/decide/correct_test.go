@@ -113,8 +113,12 @@ func caseW1(t *testing.T, r *rig) {
 		outcome       decide.Outcome
 		balance, left int64
 	}{
-		{5, 8, decide.Allow, -3, 0}, {5, 1, decide.Deny, -3, 0}, {8, 0, decide.Allow, 0, 0},
-		{8, 1, decide.Deny, 0, 0}, {18, 0, decide.Allow, 10, 10}, {18, 1, decide.Allow, 9, 9},
+		{5, 8, decide.Allow, -3, 0},
+		{5, 1, decide.Deny, -3, 0},
+		{8, 0, decide.Allow, 0, 0},
+		{8, 1, decide.Deny, 0, 0},
+		{18, 0, decide.Allow, 10, 10},
+		{18, 1, decide.Allow, 9, 9},
 	} {
 		r.grant("acme", tt.granted)
 		d := r.ask(decide.Query{Tenant: "acme", Cost: &tt.cost})

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"penstock.dev/services/internal/limit"
 	"penstock.dev/services/internal/rule"
 )
 
@@ -53,12 +54,18 @@ func (c *Chain) Find(like *rule.Rule) (found []*rule.Rule) {
 	return found
 }
 
-// MaxLocal bounds each of two generations of counters in the process.
+// MaxLocal bounds what each of two generations of counters in the process
+// weighs.
 const MaxLocal = maxLocal
 
-// LocalCounters is how many there are.
-func (s *Service) LocalCounters() int {
+// LocalWeight is what they weigh.
+func (s *Service) LocalWeight() (weight int) {
 	s.local.mu.Lock()
 	defer s.local.mu.Unlock()
-	return len(s.local.newer) + len(s.local.older)
+	for _, generation := range []map[limit.Identity]limit.Value{s.local.newer, s.local.older} {
+		for _, v := range generation {
+			weight += weigh(&v)
+		}
+	}
+	return weight
 }

@@ -44,8 +44,12 @@ func (s *Service) degraded(in *inquiry) Decision {
 	return d
 }
 
-// maxLocal is how many counters each of two generations keeps.
-const maxLocal = 1 << 15
+// maxLocal is what the counters of each of two generations weigh together: one
+// each, and a log one more for every perWeight entries, which take as much.
+const (
+	maxLocal  = 1 << 15
+	perWeight = 16
+)
 
 // A local counts in the process, with the models of the algorithms and this
 // gateway's share of each limit. It keeps two generations of counters: when the
@@ -56,6 +60,7 @@ type local struct {
 
 	mu           sync.Mutex
 	newer, older map[limit.Identity]limit.Value
+	weight       int // of newer
 }
 
 func newLocal(gateways func() int) *local {
@@ -128,11 +133,16 @@ func (l *local) decide(now time.Time, d limit.Decision) (limit.Answer, error) {
 	if err != nil {
 		return limit.Answer{}, err
 	}
-	if len(l.newer)+len(state.Counters) > maxLocal {
-		l.newer, l.older = make(map[limit.Identity]limit.Value, len(l.newer)), l.newer
-	}
 	for id, v := range state.Counters {
+		if old, ok := l.newer[id]; ok {
+			l.weight -= weigh(&old)
+		}
+		if l.weight += weigh(&v); l.weight > maxLocal {
+			l.newer, l.older, l.weight = make(map[limit.Identity]limit.Value, len(l.newer)), l.newer, weigh(&v)
+		}
 		l.newer[id] = v
 	}
 	return a, nil
 }
+
+func weigh(v *limit.Value) int { return 1 + len(v.Log)/perWeight }

@@ -1,11 +1,13 @@
 package decide_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -186,19 +188,39 @@ func TestLocalManyAtOnce(t *testing.T) {
 func TestLocalMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 
-	r, _ := newLocal(t, 1, localRate("user", rule.Tenant|rule.User, 20))
+	r, _ := newLocal(t, 1, localRate("user", rule.Tenant|rule.User, 10))
 	refused := 0
-	for i := range 5 * decide.MaxLocal {
+	for i := range 5 * decide.MaxLocal / 2 {
 		r.ask(decide.Query{Tenant: "acme", User: fmt.Sprint(i)})
 		if i%(decide.MaxLocal/8) == 0 && r.ask(decide.Query{Tenant: "acme", User: "steady"}).Outcome == decide.Deny {
 			refused++
 		}
 	}
-	if n := r.LocalCounters(); n > 2*decide.MaxLocal {
-		t.Errorf("%d counters are kept, want at most %d", n, 2*decide.MaxLocal)
+	if n := r.LocalWeight(); n > 2*decide.MaxLocal {
+		t.Errorf("counters weigh %d, want at most %d", n, 2*decide.MaxLocal)
 	}
-	if refused != 20 {
-		t.Errorf("the steady user was refused %d times of 40, want 20", refused)
+	if refused != 10 {
+		t.Errorf("the steady user was refused %d times of 20, want 10", refused)
+	}
+}
+
+// TestLocalLogsWeighWhatTheyTake guarantees that memory is bounded for logs too,
+// each of which takes as much as many other counters.
+func TestLocalLogsWeighWhatTheyTake(t *testing.T) {
+	t.Parallel()
+
+	log := window(rule.SlidingWindowLog)("log", 160)
+	log.Subject, log.OnFailure = rule.Tenant|rule.User, rule.Local
+	r, now := newLocal(t, 1, log)
+	const users = 20
+	for i := range users * 160 {
+		*now = now.Add(time.Microsecond)
+		if d := r.ask(decide.Query{Tenant: "acme", User: fmt.Sprint(i % users)}); d.Outcome != decide.Allow {
+			t.Fatalf("request %d: %+v", i, d)
+		}
+	}
+	if got := r.LocalWeight(); got != users*(1+160/16) {
+		t.Errorf("%d logs of 160 entries weigh %d, want %d", users, got, users*(1+160/16))
 	}
 }
 
@@ -286,4 +308,56 @@ func TestStoreIsBack(t *testing.T) {
 	if d := g.ask(decide.Query{Tenant: "acme"}); d.Degraded || d.Local || left(d, "burst") != 2 {
 		t.Errorf("decision %+v, want 2 left", d)
 	}
+}
+
+// TestFC14Policies guarantees that requests which meet a store that hangs are
+// all answered when its budget is over, by their rules: under one that fails
+// open they pass and are marked, under one that fails closed they get 503, and
+// neither is told what is left. When the store is back, decisions resume.
+func TestFC14Policies(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const budget = 50 * time.Millisecond
+		model := &modelStore{state: limit.NewState(), now: t0}
+		hangs := true
+		store := storeFunc(func(d limit.Decision) (limit.Answer, error) {
+			if hangs {
+				ctx, cancel := context.WithTimeout(context.Background(), budget)
+				defer cancel()
+				<-ctx.Done()
+				return limit.Answer{}, errAway
+			}
+			return model.Decide(t.Context(), d)
+		})
+		r := newRig(t, store, func() time.Time { return t0 })
+		open, closed := rate("open", rule.Tenant, 1000), quota("closed", 1000)
+		open.Match.Tenant, closed.Match.Tenant = "acme", "globex"
+		r.rule(open)
+		r.rule(closed)
+		statuses := map[string]*[600]atomic.Int64{"acme": {}, "globex": {}}
+		began := time.Now()
+		var all sync.WaitGroup
+		for tenant, n := range statuses {
+			for range 200 {
+				all.Go(func() {
+					d, err := r.Decide(t.Context(), decide.Query{Tenant: tenant})
+					if err != nil || !d.Degraded || d.Limits != nil {
+						t.Errorf("%s: %+v %v, want a degraded answer", tenant, d, err)
+						return
+					}
+					n[d.Status].Add(1)
+				})
+			}
+		}
+		all.Wait()
+		if a, b := statuses["acme"][200].Load(), statuses["globex"][503].Load(); a != 200 || b != 200 || time.Since(began) > budget {
+			t.Errorf("%d passed and %d got 503 within %v, want 200 and 200 within %v", a, b, time.Since(began), budget)
+		}
+		hangs = false
+		for _, tenant := range []string{"acme", "globex"} {
+			if d := r.ask(decide.Query{Tenant: tenant}); d.Degraded || d.Limits[0].Remaining != 999 {
+				t.Errorf("the store is back, %s: %+v", tenant, d)
+			}
+		}
+	})
 }
