@@ -167,7 +167,7 @@ func (c *cluster) lookAt(ctx context.Context, addr string) error {
 	var ranges []redis.ClusterSlot
 	l, err := c.node(addr).connect(ctx)
 	if err == nil {
-		ranges, err = l.client.ClusterSlots(ctx).Result()
+		ranges, err = l.client.ClusterSlots(ctx).Result() //nolint:staticcheck // what replaces it is unknown before Redis 7 and to managed stores
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", addr, err)

@@ -110,8 +110,7 @@ func (s *Store) readTogether(ctx context.Context, r *reading) error {
 func (s *Store) readSpread(ctx context.Context, r *reading) error {
 	bySlot := map[int]places{}
 	for i := range r.ids {
-		tag := appendTag(nil, r.ids[i].Canonical())
-		slot := slotOf(string(tag[1 : len(tag)-1]))
+		slot := slotOf(counterTag(r.ids[i]))
 		bySlot[slot] = append(bySlot[slot], i)
 	}
 	byNode := map[*node][]places{}
@@ -165,8 +164,7 @@ func (s *Store) readNode(ctx context.Context, r *reading, n *node, lists []place
 
 // readSlot reads keys of one slot, wherever it is.
 func (s *Store) readSlot(ctx context.Context, r *reading, some places) error {
-	tag := appendTag(nil, r.ids[some[0]].Canonical())
-	return s.cluster.follow(ctx, slotOf(string(tag[1:len(tag)-1])), func(n *node, asking bool) error {
+	return s.cluster.follow(ctx, slotOf(counterTag(r.ids[some[0]])), func(n *node, asking bool) error {
 		l, err := n.connect(ctx)
 		if err != nil {
 			return err

@@ -93,6 +93,12 @@ func requestTag(q limit.Request) string {
 	return key[1:strings.IndexByte(key, '}')]
 }
 
+// counterTag is the hash tag of a counter's key.
+func counterTag(id limit.Identity) string {
+	tag := appendTag(nil, id.Canonical())
+	return string(tag[1 : len(tag)-1])
+}
+
 // group returns the group of a slot, of at least that rank. It is good until
 // the next.
 func (sp *spread) group(slot int, r rank) *group {
