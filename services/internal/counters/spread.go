@@ -137,7 +137,7 @@ func (s *Store) decideSpread(ctx context.Context, decisions []limit.Decision, de
 	for stage := range most {
 		s.askStage(ctx, all, most-stage, deadline)
 	}
-	s.giveBack(ctx, all, deadline)
+	s.giveBack(ctx, all)
 	for i, sp := range all {
 		answers[places[i]], errs[places[i]] = sp.answer, s.wrap(ctx, sp.err)
 	}
@@ -318,5 +318,35 @@ func recallEarlier(a *limit.Answer) error {
 	return nil
 }
 
-// giveBack gives back what decisions charged that are not to be charged.
-func (s *Store) giveBack(ctx context.Context, all []*spread, deadline time.Time) {}
+// giveBack gives back what decisions charged that are not to be charged. It
+// does so behind the answer: what fails is logged, and can only refuse too much.
+func (s *Store) giveBack(ctx context.Context, all []*spread) {
+	for _, sp := range all {
+		if len(sp.groups) < 2 || sp.err == nil && sp.answer.Charged {
+			continue
+		}
+		for i := range sp.groups {
+			if g := &sp.groups[i]; g.answer.Charged {
+				s.returns.Go(func() { s.returnGroup(context.WithoutCancel(ctx), g) })
+			}
+		}
+	}
+}
+
+// returnGroup gives back what a group charged.
+func (s *Store) returnGroup(ctx context.Context, g *group) {
+	var items []limit.Item
+	var units []int64
+	for k := range g.sub.Charges {
+		c := &g.sub.Charges[k]
+		if c.Cost > 0 && (g.answer.Results[k].Passed || c.Soft) {
+			items, units = append(items, limit.Item{Charge: *c}), append(units, -c.Cost)
+		}
+	}
+	deadline := time.Now().Add(s.budget)
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	if _, err := s.move(ctx, g.slot, g.answer.Now, items, units, deadline); err != nil {
+		s.log.WarnContext(ctx, "what a refused decision charged was not given back", "slot", g.slot, "error", err.Error())
+	}
+}
