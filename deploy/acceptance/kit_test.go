@@ -192,11 +192,15 @@ type decision struct {
 	Degraded     bool   `json:"degraded"`
 	Cost         int64  `json:"cost"`
 	RulesVersion int64  `json:"rules_version"`
+	Receipt      string `json:"receipt"`
+	Delay        int64  `json:"delay_ms"`
 	Limits       []struct {
 		RuleID    string    `json:"rule_id"`
 		Limit     int64     `json:"limit"`
 		Remaining int64     `json:"remaining"`
 		Consumed  int64     `json:"consumed"`
+		Refunded  int64     `json:"refunded"`
+		Balance   int64     `json:"balance"`
 		Reset     int64     `json:"reset_seconds"`
 		PeriodEnd time.Time `json:"period_end"`
 		Passed    bool      `json:"passed"`
