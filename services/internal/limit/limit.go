@@ -102,7 +102,7 @@ type Result struct {
 	Passed     bool          // whether this charge alone would pass
 	Remaining  int64         // units that could be spent right now, 0 to the capacity, rounded down
 	RetryAfter time.Duration // zero when Passed; else the shortest wait after which the same cost passes, or Never
-	Reset      time.Duration // until Remaining rises next; of a quota, to the end of the period
+	Reset      time.Duration // to the end of the window or period; of a bucket or a log, until Remaining rises next; 0: it does not
 	Delay      time.Duration // of a leaky bucket as a queue that passed: how long the request waits in it
 	Consumed   int64         // of a quota or a wallet, after the decision
 	Refunded   int64         // of a quota or a wallet, after the decision

@@ -101,11 +101,8 @@ func (s slidingCounter) take(v Value, units, now int64) Value {
 
 func (s slidingCounter) show(v Value, now int64, r *Result) {
 	v = s.turn(v, now)
-	used := s.used(v, now)
-	r.Remaining = max(0, s.limit-used)
-	if most := min(used, s.limit) - 1; most >= 0 {
-		r.Reset = time.Duration(s.until(v, most)-now) * time.Microsecond
-	}
+	r.Remaining = max(0, s.limit-s.used(v, now))
+	r.Reset = time.Duration(v.From+s.window-now) * time.Microsecond
 }
 
 // give gives back while the window that was charged is the current or the

@@ -69,9 +69,7 @@ func (f fixedWindow) take(v Value, units, now int64) Value {
 func (f fixedWindow) show(v Value, now int64, r *Result) {
 	v = f.turn(v, now)
 	r.Remaining = max(0, f.limit-v.Current)
-	if v.Current > 0 && f.limit > 0 {
-		r.Reset = time.Duration(v.From+f.window-now) * time.Microsecond
-	}
+	r.Reset = time.Duration(v.From+f.window-now) * time.Microsecond
 }
 
 // give gives back while the window that was charged is the counted one.

@@ -30,6 +30,5 @@ else
     value = pack('<Bddd', VERSION, from, current, expiry)
   end
 
-  remaining = max(0, limit - current)
-  if current > 0 and limit > 0 then reset = from + window - now end
+  remaining, reset = max(0, limit - current), from + window - now
 end

@@ -52,16 +52,5 @@ else
     value = pack('<Bdddd', VERSION, from, current, previous, expiry)
   end
 
-  remaining = max(0, limit - used)
-  local less = min(used, limit) - 1 -- the most that is used when one unit more remains
-  if less >= 0 then
-    local share = less >= current and floor((less - current) * ticks / previous) or 0
-    if share > 0 then
-      reset = rest - share * tick
-    elseif current <= less then
-      reset = rest
-    else
-      reset = rest + window - floor(less * ticks / current) * tick
-    end
-  end
+  remaining, reset = max(0, limit - used), rest
 end
