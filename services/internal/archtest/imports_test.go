@@ -28,6 +28,7 @@ var (
 		"services/gateway/receipt",
 		"services/outbox-relay/outbox",
 		"services/rule-admin/catalog",
+		"services/rule-admin/ledger",
 		"services/usage-indexer/usagedoc",
 	}
 	// words are the small pure packages that every domain may use.

@@ -46,6 +46,22 @@ type Store interface {
 	// returned as it is, and then nothing was changed. near are objects that
 	// decide is about to ask for, so that they can be read at once.
 	Change(ctx context.Context, kind Kind, id string, near []Ref, decide Decide) error
+
+	// Counting returns what a page of usage is made of, at one moment and in one
+	// query: at most most tenants behind the id after, or the one tenant that
+	// only names, with the quotas and wallets that may count for them.
+	Counting(ctx context.Context, after string, most int, only string) (Counting, error)
+
+	// KeyOf returns the API key whose secret has the digest, or nil.
+	KeyOf(ctx context.Context, digest []byte) (*Object, error)
+
+	// Surroundings returns a tenant and the endpoints of a service.
+	Surroundings(ctx context.Context, tenant, service string) (Surroundings, error)
+
+	// Candidates returns the rules whose selectors of tenant, application, user
+	// and API key hold for a request, and the one that extra names: at most
+	// most, those first whose plan, service and endpoint hold too.
+	Candidates(ctx context.Context, q *rule.Request, extra string, most int) ([]*Object, error)
 }
 
 // Decide says what one change does to an object, given what is there.

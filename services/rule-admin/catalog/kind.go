@@ -18,6 +18,10 @@ const (
 	KindRule        Kind = "rule"
 )
 
+// KindTopUp is the kind of a top-up in the audit. It is no object: nobody puts
+// or deletes one.
+const KindTopUp Kind = "topup"
+
 // Kinds returns every kind, those that others refer to first.
 func Kinds() []Kind {
 	return []Kind{KindPlan, KindTenant, KindApplication, KindUser, KindAPIKey, KindService, KindEndpoint, KindRule}

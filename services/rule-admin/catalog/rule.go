@@ -390,6 +390,10 @@ var (
 	lastInstant  = time.Date(2150, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
+// Instant wants a time in RFC 3339 and whole microseconds, of the years 1970 to
+// 2149.
+func Instant(f *rule.Faults, field, s string) time.Time { return instant(f, field, s) }
+
 // instant wants a time in RFC 3339 and whole microseconds.
 func instant(f *rule.Faults, field, s string) time.Time {
 	t, err := time.Parse(time.RFC3339, s)

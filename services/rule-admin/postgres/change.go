@@ -59,6 +59,16 @@ func (s *Store) Change(ctx context.Context, kind catalog.Kind, id string, near [
 	return nil
 }
 
+// nextRevision takes the lock under which changes are made one after the other.
+const nextRevision = `
+	UPDATE revision SET value = value + 1, changed_at = greatest(clock_timestamp(), changed_at) RETURNING value, changed_at`
+
+func scanMoment(row pgx.Row, at *catalog.Moment) error {
+	err := row.Scan(&at.Revision, &at.Now)
+	at.Now = at.Now.UTC()
+	return err
+}
+
 // begin begins a transaction, takes the lock under which changes are made one
 // after the other, and with it the next revision; and then, so that nothing can
 // change any more, reads the object and those near it.
@@ -66,13 +76,7 @@ func begin(ctx context.Context, conn *pgxpool.Conn, kind catalog.Kind, id string
 	t := &tx{querier: conn, known: map[object]*catalog.Object{}}
 	var b pgx.Batch
 	b.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted}) // each statement sees what was committed before it
-	b.Queue(`
-		UPDATE revision SET value = value + 1, changed_at = greatest(clock_timestamp(), changed_at)
-		RETURNING value, changed_at`).QueryRow(func(row pgx.Row) error {
-		err := row.Scan(&t.at.Revision, &t.at.Now)
-		t.at.Now = t.at.Now.UTC()
-		return err
-	})
+	b.Queue(nextRevision).QueryRow(func(row pgx.Row) error { return scanMoment(row, &t.at) })
 	read := func(o object) {
 		if _, twice := t.known[o]; twice {
 			return

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -31,12 +30,8 @@ func scanObject(kind catalog.Kind) pgx.RowToFunc[*catalog.Object] {
 			return nil, err
 		}
 		o.ChangedAt = o.ChangedAt.UTC()
-		var err error
-		if o.Body, err = catalog.Load(kind, body); err != nil {
+		if err := loadObject(o, body, kept); err != nil {
 			return nil, err
-		}
-		if err := json.Unmarshal(kept, &o.Kept); err != nil {
-			return nil, fmt.Errorf("%s %s: %w", kind, o.ID, err)
 		}
 		return o, nil
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"penstock.dev/schemas/rulesv1"
-	"penstock.dev/schemas/wire"
 	"penstock.dev/services/internal/rule"
 	"penstock.dev/services/rule-admin/catalog"
 )
@@ -23,22 +22,11 @@ func (s *Schema) Record(c catalog.Change, at catalog.Moment) (catalog.Record, er
 		}, nil
 	}
 	o := c.After
-	id, ok := s.id()
-	if !ok {
-		return catalog.Record{}, fmt.Errorf("%w: schema registry %s has not answered yet, and no id was kept from before", catalog.ErrNoSchema, s.name)
-	}
 	r, err := control(o, at)
 	if err != nil {
 		return catalog.Record{}, fmt.Errorf("%s %s: %w", o.Kind, o.ID, err)
 	}
-	body, err := rulesv1.AppendRecord(nil, &r)
-	if err != nil {
-		return catalog.Record{}, fmt.Errorf("%s %s: %w", o.Kind, o.ID, err)
-	}
-	return catalog.Record{
-		Topic: rulesv1.Topic, Key: rulesv1.Key(r.Kind, r.ID), Type: string(o.Kind) + ".changed",
-		Payload: wire.Frame(make([]byte, 0, wire.HeaderSize+len(body)), id, body),
-	}, nil
+	return s.framed(&r)
 }
 
 // control is the object as rules.v1 says it, defaults filled in.

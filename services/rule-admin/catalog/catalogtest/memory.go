@@ -3,14 +3,17 @@
 package catalogtest
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"penstock.dev/services/internal/rule"
 	"penstock.dev/services/rule-admin/catalog"
 )
 
@@ -22,12 +25,23 @@ type Memory struct {
 	revision int64
 	objects  map[catalog.Kind]map[string]*catalog.Object
 	entries  []catalog.Entry
+	granted  map[string]map[string]int64
 	failure  error
 }
 
 // NewMemory returns an empty store whose time is now.
 func NewMemory(now time.Time) *Memory {
-	return &Memory{now: now, objects: map[catalog.Kind]map[string]*catalog.Object{}}
+	return &Memory{now: now, objects: map[catalog.Kind]map[string]*catalog.Object{}, granted: map[string]map[string]int64{}}
+}
+
+// Grant sets what a tenant was granted of a meter.
+func (m *Memory) Grant(tenant, meter string, total int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.granted[tenant] == nil {
+		m.granted[tenant] = map[string]int64{}
+	}
+	m.granted[tenant][meter] = total
 }
 
 // Advance moves the store's time on.
@@ -70,7 +84,7 @@ func (m *Memory) List(_ context.Context, kind catalog.Kind, after string, most i
 			page = append(page, o)
 		}
 	}
-	slices.SortFunc(page, func(a, b *catalog.Object) int { return cmp.Compare(a.ID, b.ID) })
+	page = sorted(page)
 	return page[:min(len(page), most)], nil
 }
 
@@ -123,6 +137,112 @@ func (m *Memory) Change(ctx context.Context, kind catalog.Kind, id string, _ []c
 		m.objects[kind][id] = change.After
 	}
 	return nil
+}
+
+// Counting returns what a page of usage is made of.
+func (m *Memory) Counting(_ context.Context, after string, most int, only string) (catalog.Counting, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := catalog.Counting{Granted: map[string]map[string]int64{}}
+	if m.failure != nil {
+		return out, m.failure
+	}
+	for id, o := range m.objects[catalog.KindTenant] {
+		if id == only || only == "" && id > after {
+			out.Tenants = append(out.Tenants, o)
+		}
+	}
+	out.Tenants = sorted(out.Tenants)
+	out.Tenants = out.Tenants[:min(len(out.Tenants), most)]
+	mine := map[string]bool{"": true}
+	for _, o := range out.Tenants {
+		mine[o.ID] = true
+		if m.granted[o.ID] != nil {
+			out.Granted[o.ID] = maps.Clone(m.granted[o.ID])
+		}
+	}
+	for _, o := range m.objects[catalog.KindRule] {
+		r := o.Body.(*catalog.Rule) // a rule's body
+		kind := catalog.Or(r.Does, "")
+		if (kind == string(rule.Quota) || kind == string(rule.Wallet)) && mine[selectors(r).Tenant] {
+			out.Rules = append(out.Rules, o)
+		}
+	}
+	out.Rules = sorted(out.Rules)
+	return out, nil
+}
+
+// KeyOf returns the API key whose secret has the digest, or nil.
+func (m *Memory) KeyOf(_ context.Context, digest []byte) (*catalog.Object, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failure != nil {
+		return nil, m.failure
+	}
+	for _, o := range m.objects[catalog.KindAPIKey] {
+		if bytes.Equal(o.Kept.Digest, digest) {
+			return o, nil
+		}
+	}
+	return nil, nil
+}
+
+// Surroundings returns a tenant and the endpoints of a service.
+func (m *Memory) Surroundings(_ context.Context, tenant, service string) (catalog.Surroundings, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failure != nil {
+		return catalog.Surroundings{}, m.failure
+	}
+	out := catalog.Surroundings{Tenant: m.objects[catalog.KindTenant][tenant]}
+	for _, o := range m.objects[catalog.KindEndpoint] {
+		if catalog.Or(o.Body.(*catalog.Endpoint).Service, "") == service { // an endpoint's body
+			out.Endpoints = append(out.Endpoints, o)
+		}
+	}
+	return out, nil
+}
+
+// Candidates returns the rules that may apply to a request, and extra.
+func (m *Memory) Candidates(_ context.Context, q *rule.Request, extra string, most int) ([]*catalog.Object, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failure != nil {
+		return nil, m.failure
+	}
+	holds := func(selector, value string) bool { return selector == "" || selector == value }
+	var first, near, far []*catalog.Object
+	for id, o := range m.objects[catalog.KindRule] {
+		s := selectors(o.Body.(*catalog.Rule)) // a rule's body
+		switch {
+		case id == extra:
+			first = append(first, o)
+		case !holds(s.Tenant, q.Tenant) || !holds(s.Application, q.Application) || !holds(s.User, q.User) || !holds(s.APIKey, q.APIKey):
+		case holds(s.Plan, q.Plan) && holds(s.Service, q.Service) && holds(s.Endpoint, q.Endpoint):
+			near = append(near, o)
+		default:
+			far = append(far, o)
+		}
+	}
+	all := slices.Concat(first, sorted(near), sorted(far))
+	return all[:min(len(all), most)], nil
+}
+
+// selectors are a rule's, empty where it has none.
+func selectors(r *catalog.Rule) rule.Match {
+	m := r.Match
+	if m == nil {
+		return rule.Match{}
+	}
+	return rule.Match{
+		Tenant: catalog.Or(m.Tenant, ""), Plan: catalog.Or(m.Plan, ""), Application: catalog.Or(m.Application, ""), User: catalog.Or(m.User, ""),
+		APIKey: catalog.Or(m.APIKey, ""), Service: catalog.Or(m.Service, ""), Endpoint: catalog.Or(m.Endpoint, ""),
+	}
+}
+
+func sorted(objects []*catalog.Object) []*catalog.Object {
+	slices.SortFunc(objects, func(a, b *catalog.Object) int { return cmp.Compare(a.ID, b.ID) })
+	return objects
 }
 
 func shown(o *catalog.Object) (json.RawMessage, error) {
