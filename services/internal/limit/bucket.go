@@ -214,25 +214,48 @@ type queue struct {
 	delay int64 // µs, the longest wait
 }
 
+// ahead is how long what is in the queue takes to leave, in µs, or -1 where that
+// is longer than any clock runs.
+func (q queue) ahead(v Value, now int64) int64 {
+	debt, tick := q.settle(v, now)
+	if debt == 0 {
+		return 0
+	}
+	ticks := ceilDiv(debt, q.Refill)
+	if ticks > maxWait/q.Tick {
+		return -1
+	}
+	return (tick+ticks)*q.Tick - now
+}
+
 func (q queue) ask(v Value, units, now int64) verdict {
 	a := q.Bucket.ask(v, units, now)
 	if units == 0 || a.wait < 0 {
 		return a
 	}
-	debt, tick := q.settle(v, now)
-	if debt == 0 {
-		return a
-	}
-	ahead := ceilDiv(debt, q.Refill)
-	if ahead > maxWait/q.Tick {
+	switch ahead := q.ahead(v, now); {
+	case ahead < 0:
 		return refusedFor(-1)
-	}
-	free := (tick+ahead)*q.Tick - now
-	if free > q.delay {
-		return refusedFor(max(a.wait, free-q.delay))
-	}
-	if a.wait == 0 {
-		a.delay = free
+	case ahead > q.delay:
+		return refusedFor(max(a.wait, ahead-q.delay))
+	case a.wait == 0:
+		a.delay = ahead
 	}
 	return a
+}
+
+// show shows nothing remaining while what is ahead takes longer than delay.
+func (q queue) show(v Value, now int64, r *Result) {
+	q.Bucket.show(v, now, r)
+	if q.Capacity == 0 {
+		return
+	}
+	switch ahead := q.ahead(v, now); {
+	case ahead < 0:
+		r.Remaining, r.Reset = 0, 0
+	case ahead > q.delay && r.Remaining > 0:
+		r.Remaining, r.Reset = 0, time.Duration(ahead-q.delay)*time.Microsecond
+	case ahead > q.delay:
+		r.Reset = max(r.Reset, time.Duration(ahead-q.delay)*time.Microsecond)
+	}
 }

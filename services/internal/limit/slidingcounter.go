@@ -37,9 +37,10 @@ type slidingCounter struct {
 }
 
 // SlidingTicks returns the tick of a sliding window of window µs, and how many
-// of them it has. The last one may be cut short.
+// of them it has: 1.6 to 4.2 million where the window is that long. The last one
+// may be cut short, but not in windows that people write.
 func SlidingTicks(window int64) (tick, ticks int64) {
-	tick = ceilDiv(window, maxTicks)
+	tick = round(ceilDiv(window, maxTicks))
 	return tick, ceilDiv(window, tick)
 }
 

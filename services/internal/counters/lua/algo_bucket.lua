@@ -84,5 +84,15 @@ else
     local rise = (debt - (used - 1) * unit) / refill -- until one unit more remains
     rise = rise + -rise % 1
     remaining, reset = capacity - used, (since + rise) * tick - now
+    if e > 0 then -- nothing remains while what is ahead takes longer
+      local ahead = debt / refill
+      ahead = ahead + -ahead % 1
+      if ahead > floor(MAX_WAIT / tick) then
+        remaining, reset = 0, 0
+      elseif (since + ahead) * tick - now > e then
+        ahead = (since + ahead) * tick - now - e
+        remaining, reset = 0, remaining > 0 and ahead or max(reset, ahead)
+      end
+    end
   end
 end
