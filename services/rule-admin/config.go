@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock.dev/services/internal/conf"
+	"penstock.dev/services/internal/counters"
 	"penstock.dev/services/internal/kafka"
 	"penstock.dev/services/rule-admin/httpapi"
 )
@@ -18,6 +19,8 @@ type config struct {
 	databaseURL conf.Secret
 	databaseMax int
 	kafka       kafka.Knobs // the registry only
+	redisURL    conf.Secret // empty: no counter store
+	cluster     bool
 	tokens      conf.Secret
 	timeout     time.Duration
 	keep        time.Duration
@@ -31,6 +34,8 @@ func knobs(c *config, getenv func(string) string) *conf.Set {
 	s.Secret(&c.databaseURL, "database-url", "PostgreSQL that holds the catalogue, postgres://…; the user must own its tables")
 	s.Int(&c.databaseMax, "database-connections", 10, "connections to PostgreSQL at most, 2-1000")
 	c.kafka.Register(s, kafka.OnlyRegistry)
+	s.Secret(&c.redisURL, "redis-url", "counter store, redis://[user:password@]host:port[/db], rediss:// or unix://; empty: usage answers 503, and no top-up expires")
+	s.Bool(&c.cluster, "redis-cluster", false, "redis-url names a node of a Redis Cluster, and more of them as ?addr=host:port&addr=host:port")
 	s.Secret(&c.tokens, "tokens", "bearer tokens, comma list of name:role:token; role admin or readonly, token at least 16 characters; the name is the audit's actor")
 	s.Duration(&c.timeout, "request-timeout", 5*time.Second, "how long one request may wait for PostgreSQL, 100ms-1m; then 503")
 	s.Duration(&c.keep, "outbox-keep", 7*24*time.Hour, "how long an outbox row stays after a newer one has replaced it, at least 1m; longer than the relay may be away")
@@ -60,11 +65,24 @@ func (c config) Validate() error {
 	refuse(c.databaseURL.Reveal() != "", "database-url", "empty")
 	refuse(c.databaseMax >= 2 && c.databaseMax <= 1000, "database-connections", "%d is not 2-1000", c.databaseMax)
 	faults = append(faults, c.kafka.Validate())
+	if c.redisURL.Reveal() != "" {
+		err := c.counters().Validate()
+		refuse(err == nil, "redis-url", "%w", err)
+	}
+	refuse(c.redisURL.Reveal() != "" || !c.cluster, "redis-cluster", "needs -redis-url")
 	refuse(c.timeout >= 100*time.Millisecond && c.timeout <= time.Minute, "request-timeout", "%v is not 100ms-1m", c.timeout)
 	refuse(c.keep >= time.Minute, "outbox-keep", "%v is less than 1m", c.keep)
 	_, err := parseTokens(c.tokens)
 	refuse(err == nil, "tokens", "%w", err)
 	return conf.Refuse(errors.Join(faults...))
+}
+
+// redisBudget is how long one call to the counter store may take: a page of
+// usage reads thousands of counters.
+const redisBudget = time.Second
+
+func (c config) counters() counters.Config {
+	return counters.Config{URL: c.redisURL.Reveal(), Cluster: c.cluster, Budget: redisBudget}
 }
 
 // minToken is the shortest token, in characters: guessing must be hopeless.

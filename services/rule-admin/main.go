@@ -11,13 +11,16 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"time"
 
 	"penstock.dev/services/internal/admin"
 	"penstock.dev/services/internal/boot"
 	"penstock.dev/services/internal/condition"
+	"penstock.dev/services/internal/counters"
 	"penstock.dev/services/internal/kafka"
 	"penstock.dev/services/rule-admin/catalog"
 	"penstock.dev/services/rule-admin/httpapi"
+	"penstock.dev/services/rule-admin/ledger"
 	"penstock.dev/services/rule-admin/observe"
 	"penstock.dev/services/rule-admin/postgres"
 	"penstock.dev/services/rule-admin/topics"
@@ -44,14 +47,30 @@ func run(ctx context.Context, p boot.Process) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", boot.ErrConfig, err)
 	}
-	face := httpapi.Handler(httpapi.Config{
-		Catalogue: catalog.New(metrics.Store(store), rand.Reader, condition.Compile), Audit: store.Audit, Tokens: tokens, Timeout: cfg.timeout, Log: p.Log,
+	face := httpapi.Config{
+		Catalogue: catalog.New(metrics.Store(store), rand.Reader, condition.Compile), Audit: store.Audit, Now: time.Now,
+		Tokens: tokens, Timeout: cfg.timeout, Log: p.Log,
 		Observe: func(c httpapi.Call) { metrics.Request(string(c.Operation), string(c.Kind), c.Status, c.Took) },
-	})
-
-	return p.Run(ctx,
+	}
+	parts := []boot.Part{
 		admin.Part(cfg.adminListen, p, admin.Ready{"postgres": store.Ready, "schema": schema.Ready}),
 		boot.Close("postgres", store),
+	}
+	var counted ledger.Counters
+	if cfg.redisURL.Reveal() != "" {
+		c, err := counters.Open(cfg.counters(), p.Log, p.Metrics)
+		if err != nil {
+			return fmt.Errorf("%w: %w", boot.ErrConfig, err)
+		}
+		counted, face.Totals = c, c.Usage
+		parts = append(parts, boot.Close("redis", c))
+	}
+	books := ledger.New(metrics.Books(store.Ledger(schema.Entry)), counted, func(message string, err error) {
+		p.Log.Warn(message, "error", err.Error())
+	})
+	face.Ledger = metrics.Ledger(books)
+
+	return p.Run(ctx, append(parts,
 		boot.Part{Name: "store", Run: func(ctx context.Context) error {
 			if err := store.Prepare(ctx); err != nil {
 				return err
@@ -60,6 +79,7 @@ func run(ctx context.Context, p boot.Process) error {
 			go func() { found <- schema.Run(ctx, store) }()
 			return errors.Join(store.Tend(ctx, metrics.Outbox), <-found)
 		}},
-		boot.Part{Name: "http", Run: httpapi.Serve(cfg.listen, face)},
-	)
+		boot.Part{Name: "expiry", Run: func(ctx context.Context) error { return books.Expire(ctx, metrics.Overdue) }},
+		boot.Part{Name: "http", Run: httpapi.Serve(cfg.listen, httpapi.Handler(face))},
+	)...)
 }

@@ -18,6 +18,7 @@ import (
 const (
 	maxQuestionPath = 8192 // bytes
 	maxLabels       = 64
+	maxLabelName    = 128 // bytes
 )
 
 // A Question is a decision request to be explained.
@@ -46,23 +47,49 @@ func ReadQuestion(text []byte) (Question, error) {
 	word("request_id", rule.MaxText)
 	r.Tenant, r.Application, r.User = word("tenant", rule.MaxText), word("application", rule.MaxText), word("user", rule.MaxText)
 	q.Secret, r.Service = word("api_key", rule.MaxText), word("service", rule.MaxText)
-	r.Method, r.Path = word("method", maxMethod), word("path", maxQuestionPath)
-	if r.Path != "" && r.Path[0] != '/' {
-		f.Add("path", "does not begin with /")
-	}
-	if ip := word("client_ip", rule.MaxText); ip != "" {
-		a, err := netip.ParseAddr(ip)
-		if err != nil {
-			f.Add("client_ip", "is no IP address")
-		}
-		r.Address = a.Unmap().WithZone("")
-	}
+	r.Method, r.Path = strings.ToUpper(word("method", maxMethod)), questionPath(word("path", maxQuestionPath), &f)
+	r.Address = clientOf(word("client_ip", rule.MaxText), &f)
 	if q.Cost = o.Int("cost"); q.Cost != nil {
 		f.Range("cost", *q.Cost, 0, rule.Unlimited)
 	}
 	r.Labels = labels(o.Object("labels"), &f)
 	o.Close()
 	return q, faultError(ErrMalformed, append(o.Faults(), f...))
+}
+
+// questionPath wants a path as it is matched. How a gateway spells the paths of
+// requests is the gateway's to know, so what it would spell anew is refused.
+func questionPath(s string, f *rule.Faults) string {
+	s, _, _ = strings.Cut(s, "?")
+	if len(s) > 1 {
+		s = strings.TrimSuffix(s, "/")
+	}
+	dots := func(segment string) bool { return segment == "." || segment == ".." }
+	switch {
+	case s == "":
+	case s[0] != '/':
+		f.Add("path", "does not begin with /")
+	case strings.ContainsAny(s, `%\;`) || strings.Contains(s, "//") || slices.ContainsFunc(strings.Split(s, "/"), dots):
+		f.Add("path", "is not as paths are matched: want no percent escape, backslash, ;parameter, dot segment or doubled slash")
+	}
+	return s
+}
+
+// clientOf is the client that an address is to a gateway: an IPv4 address
+// itself, an IPv6 address its /64.
+func clientOf(text string, f *rule.Faults) netip.Addr {
+	if text == "" {
+		return netip.Addr{}
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		f.Add("client_ip", "is no IP address")
+		return netip.Addr{}
+	}
+	if a = a.Unmap().WithZone(""); a.Is4() {
+		return a
+	}
+	return netip.PrefixFrom(a, 64).Masked().Addr()
 }
 
 func labels(o *strict.Object, f *rule.Faults) map[string]string {
@@ -73,6 +100,9 @@ func labels(o *strict.Object, f *rule.Faults) map[string]string {
 	for _, name := range o.Names() {
 		out[name] = Or(o.Text(name), "")
 		f.Text("labels."+name, out[name], 0, rule.MaxText)
+		if name == "" || len(name) > maxLabelName {
+			f.Add("labels", "has a name of %d bytes, want 1 to %d", len(name), maxLabelName)
+		}
 	}
 	if len(out) > maxLabels {
 		f.Add("labels", "has %d items, want at most %d", len(out), maxLabels)
@@ -104,7 +134,7 @@ type Explanation struct {
 	BlockedBy   string         `json:"blocked_by"` // the enforced block rule, beside which nothing counts
 	Groups      []GroupVerdict `json:"groups"`
 	Candidates  []Candidate    `json:"candidates"`
-	Omitted     bool           `json:"omitted"` // there are more candidates that lost
+	Omitted     bool           `json:"omitted"` // there are more candidates, at which nobody looked
 }
 
 // A GroupVerdict is the rules among which one wins.

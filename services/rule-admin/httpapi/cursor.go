@@ -4,8 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"strconv"
 	"strings"
 
+	"penstock.dev/services/internal/rule"
 	"penstock.dev/services/rule-admin/catalog"
 )
 
@@ -39,6 +41,38 @@ func openCursor(scope, cursor string) (string, error) {
 	}
 	return position, nil
 }
+
+// openIDCursor returns the id behind which a page begins; empty for the first.
+func openIDCursor(scope, cursor string) (string, error) {
+	after, err := openCursor(scope, cursor)
+	if err != nil {
+		return "", err
+	}
+	var faults rule.Faults
+	if faults.ID("cursor", after); after != "" && len(faults) > 0 {
+		return "", errCursor // made up, with its check
+	}
+	return after, nil
+}
+
+// openRevisionCursor returns the revision below which a page begins; 0 for the
+// first.
+func openRevisionCursor(scope, cursor string) (int64, error) {
+	before, err := openCursor(scope, cursor)
+	if err != nil || before == "" {
+		return 0, err
+	}
+	n, err := strconv.ParseInt(before, 10, 64)
+	if err != nil || n < 1 {
+		return 0, errCursor
+	}
+	return n, nil
+}
+
+// usageScope is that of pages of usage.
+const usageScope = "usage/1"
+
+func topUpsScope(tenant string) string { return fmt.Sprintf("topups/1/%q", tenant) }
 
 func listScope(kind catalog.Kind) string { return "list/1/" + string(kind) }
 

@@ -20,8 +20,9 @@ const (
 	// about half of it.
 	maxBody = 64 << 10
 
-	defaultPage = 100
-	maxPage     = 500
+	defaultPage  = 100
+	maxPage      = 500
+	maxUsagePage = 1000
 )
 
 type listRequest struct {
@@ -37,17 +38,11 @@ func decodeList(ctx context.Context, r *http.Request) (any, error) {
 		return nil, err
 	}
 	req := listRequest{kind: c.target.kind}
-	if req.limit, err = pageLimit(q); err != nil {
+	if req.limit, err = pageLimit(q, maxPage); err != nil {
 		return nil, err
 	}
-	if req.after, err = openCursor(listScope(req.kind), q.Get("cursor")); err != nil {
-		return nil, err
-	}
-	var faults rule.Faults
-	if faults.ID("cursor", req.after); req.after != "" && len(faults) > 0 {
-		return nil, errCursor // made up, with its check
-	}
-	return req, nil
+	req.after, err = openIDCursor(listScope(req.kind), q.Get("cursor"))
+	return req, err
 }
 
 type getRequest struct {
@@ -69,6 +64,17 @@ func decodePut(ctx context.Context, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	text, err := body(r)
+	if err != nil {
+		return nil, err
+	}
+	return catalog.Put{
+		Kind: c.target.kind, ID: c.target.id, Text: text, Condition: condition, Caller: c.caller, RequestID: c.requestID,
+	}, nil
+}
+
+// body returns the body, all of it.
+func body(r *http.Request) ([]byte, error) {
 	text, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxBody))
 	var large *http.MaxBytesError
 	switch {
@@ -77,9 +83,7 @@ func decodePut(ctx context.Context, r *http.Request) (any, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%w: the body ends early", catalog.ErrMalformed)
 	}
-	return catalog.Put{
-		Kind: c.target.kind, ID: c.target.id, Text: text, Condition: condition, Caller: c.caller, RequestID: c.requestID,
-	}, nil
+	return text, nil
 }
 
 func decodeDelete(ctx context.Context, r *http.Request) (any, error) {
@@ -107,7 +111,7 @@ func decodeAudit(_ context.Context, r *http.Request) (any, error) {
 	req := auditRequest{csv: wantsCSV(r), search: catalog.Search{
 		Kind: catalog.Kind(q.Get("kind")), ObjectID: q.Get("object_id"), Actor: q.Get("actor"),
 	}}
-	if q.Has("kind") && !req.search.Kind.Known() {
+	if q.Has("kind") && !req.search.Kind.Known() && req.search.Kind != catalog.KindTopUp {
 		return nil, fault(catalog.ErrInvalid, "kind", "is %q, which is no kind", clip(q.Get("kind")))
 	}
 	var faults rule.Faults
@@ -118,17 +122,11 @@ func decodeAudit(_ context.Context, r *http.Request) (any, error) {
 	if len(faults) > 0 {
 		return nil, &catalog.FaultError{Err: catalog.ErrInvalid, Faults: faults}
 	}
-	if req.search.Most, err = pageLimit(q); err != nil {
+	if req.search.Most, err = pageLimit(q, maxPage); err != nil {
 		return nil, err
 	}
-	before, err := openCursor(auditScope(req.search), q.Get("cursor"))
-	if err != nil || before == "" {
-		return req, err
-	}
-	if req.search.Before, err = strconv.ParseInt(before, 10, 64); err != nil {
-		return nil, errCursor
-	}
-	return req, nil
+	req.search.Before, err = openRevisionCursor(auditScope(req.search), q.Get("cursor"))
+	return req, err
 }
 
 // query returns the parameters, each given at most once. Unknown ones are
@@ -149,13 +147,13 @@ func query(r *http.Request, known ...string) (url.Values, error) {
 	return q, nil
 }
 
-func pageLimit(q url.Values) (int, error) {
+func pageLimit(q url.Values, most int) (int, error) {
 	if !q.Has("limit") {
 		return defaultPage, nil
 	}
 	n, err := strconv.Atoi(q.Get("limit"))
-	if err != nil || n < 1 || n > maxPage {
-		return 0, fault(catalog.ErrInvalid, "limit", "is %q, want 1 to %d", clip(q.Get("limit")), maxPage)
+	if err != nil || n < 1 || n > most {
+		return 0, fault(catalog.ErrInvalid, "limit", "is %q, want 1 to %d", clip(q.Get("limit")), most)
 	}
 	return n, nil
 }

@@ -13,6 +13,7 @@ import (
 	kithttp "github.com/go-kit/kit/transport/http"
 
 	"penstock.dev/services/rule-admin/catalog"
+	"penstock.dev/services/rule-admin/ledger"
 )
 
 // A Catalogue is what the face shows.
@@ -21,6 +22,15 @@ type Catalogue interface {
 	List(ctx context.Context, kind catalog.Kind, after string, most int) ([]*catalog.Object, error)
 	Put(ctx context.Context, p catalog.Put) (catalog.Result, error)
 	Delete(ctx context.Context, r catalog.Removal) error
+	Usage(ctx context.Context, after string, most int, now time.Time, totals catalog.Totals) ([]catalog.Usage, error)
+	TenantUsage(ctx context.Context, tenant string, now time.Time, totals catalog.Totals) (catalog.Usage, error)
+	Explain(ctx context.Context, q catalog.Question, now time.Time) (*catalog.Explanation, error)
+}
+
+// A Ledger makes top-ups and shows them.
+type Ledger interface {
+	TopUp(ctx context.Context, r ledger.Request) (made ledger.TopUp, replayed bool, err error)
+	List(ctx context.Context, tenant string, below int64, most int) ([]ledger.TopUp, error)
 }
 
 // Audit returns entries, the newest first.
@@ -38,6 +48,9 @@ type Call struct {
 type Config struct {
 	Catalogue Catalogue
 	Audit     Audit
+	Ledger    Ledger
+	Totals    catalog.Totals // nil: there is no counter store
+	Now       func() time.Time
 	Tokens    []Token
 	Timeout   time.Duration // for one request's work; past it 503
 	Log       *slog.Logger
@@ -55,12 +68,17 @@ type handler struct {
 func Handler(cfg Config) http.Handler {
 	h := &handler{cfg: cfg, guards: guards(cfg.Tokens)}
 	h.serve = map[Operation]http.Handler{
-		OpList:    h.endpoint(h.list, decodeList, encodeJSON),
-		OpGet:     h.endpoint(h.get, decodeGet, encodeObject),
-		OpPut:     h.endpoint(h.put, decodePut, encodePut),
-		OpDelete:  h.endpoint(h.delete, decodeDelete, encodeNothing),
-		OpAudit:   h.endpoint(h.audit, decodeAudit, encodeAudit),
-		OpOpenAPI: http.HandlerFunc(serveOpenAPI),
+		OpList:        h.endpoint(h.list, decodeList, encodeJSON),
+		OpGet:         h.endpoint(h.get, decodeGet, encodeObject),
+		OpPut:         h.endpoint(h.put, decodePut, encodePut),
+		OpDelete:      h.endpoint(h.delete, decodeDelete, encodeNothing),
+		OpAudit:       h.endpoint(h.audit, decodeAudit, encodeAudit),
+		OpTopUp:       h.endpoint(h.topUp, decodeTopUp, encodeTopUp),
+		OpTopUps:      h.endpoint(h.topUps, decodeTopUps, encodeJSON),
+		OpUsage:       h.endpoint(h.usage, decodeUsage, encodeJSON),
+		OpTenantUsage: h.endpoint(h.tenantUsage, decodeTenantUsage, encodeJSON),
+		OpExplain:     h.endpoint(h.explain, decodeExplain, encodeJSON),
+		OpOpenAPI:     http.HandlerFunc(serveOpenAPI),
 	}
 	return h
 }

@@ -37,6 +37,7 @@ var problems = []problem{
 	{errForbidden, http.StatusForbidden, "forbidden", "The token's role may not do this"},
 	{errTooLarge, http.StatusRequestEntityTooLarge, "too-large", "The body is too large"},
 	{catalog.ErrUnavailable, http.StatusServiceUnavailable, "store-unavailable", "The database does not answer"},
+	{catalog.ErrNoCounters, http.StatusServiceUnavailable, "counters-unavailable", "The counter store does not answer"},
 	{catalog.ErrNoSchema, http.StatusServiceUnavailable, "registry-unavailable", "The schema registry has not answered yet"},
 	{catalog.ErrMalformed, http.StatusBadRequest, "malformed", "The request cannot be read"},
 	{catalog.ErrInvalid, http.StatusUnprocessableEntity, "invalid", "The request is out of bounds or refers to nothing"},

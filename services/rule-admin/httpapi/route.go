@@ -14,16 +14,21 @@ type Operation string
 
 // The operations.
 const (
-	OpList    Operation = "list"
-	OpGet     Operation = "get"
-	OpPut     Operation = "put"
-	OpDelete  Operation = "delete"
-	OpAudit   Operation = "audit"
-	OpOpenAPI Operation = "openapi"
-	OpNone    Operation = "none" // no such path, or not by that method
+	OpList        Operation = "list"
+	OpGet         Operation = "get"
+	OpPut         Operation = "put"
+	OpDelete      Operation = "delete"
+	OpAudit       Operation = "audit"
+	OpTopUp       Operation = "topup"
+	OpTopUps      Operation = "topups"
+	OpUsage       Operation = "usage"
+	OpTenantUsage Operation = "tenant-usage"
+	OpExplain     Operation = "explain"
+	OpOpenAPI     Operation = "openapi"
+	OpNone        Operation = "none" // no such path, or not by that method
 )
 
-func (o Operation) writes() bool { return o == OpPut || o == OpDelete }
+func (o Operation) writes() bool { return o == OpPut || o == OpDelete || o == OpTopUp }
 
 // collections are the paths of the kinds.
 var collections = map[string]catalog.Kind{
@@ -50,11 +55,18 @@ type method struct {
 }
 
 var (
-	collectionMethods = []method{{http.MethodGet, OpList}}
-	objectMethods     = []method{{http.MethodGet, OpGet}, {http.MethodPut, OpPut}, {http.MethodDelete, OpDelete}}
-	auditMethods      = []method{{http.MethodGet, OpAudit}}
-	openAPIMethods    = []method{{http.MethodGet, OpOpenAPI}}
+	collectionMethods  = []method{{http.MethodGet, OpList}}
+	objectMethods      = []method{{http.MethodGet, OpGet}, {http.MethodPut, OpPut}, {http.MethodDelete, OpDelete}}
+	auditMethods       = []method{{http.MethodGet, OpAudit}}
+	topUpMethods       = []method{{http.MethodGet, OpTopUps}, {http.MethodPost, OpTopUp}}
+	usageMethods       = []method{{http.MethodGet, OpUsage}}
+	tenantUsageMethods = []method{{http.MethodGet, OpTenantUsage}}
+	explainMethods     = []method{{http.MethodPost, OpExplain}}
+	openAPIMethods     = []method{{http.MethodGet, OpOpenAPI}}
 )
+
+// belowTenant are the paths below one tenant's.
+var belowTenant = map[string][]method{"topups": topUpMethods, "usage": tenantUsageMethods}
 
 // route returns what an escaped path names and the methods that it has; none
 // when there is no such path. Segments are decoded one by one, so an id with an
@@ -65,6 +77,10 @@ func route(escaped string) (target, []method) {
 		return target{}, openAPIMethods
 	case "/v1/audit":
 		return target{}, auditMethods
+	case "/v1/usage":
+		return target{}, usageMethods
+	case "/v1/explain":
+		return target{}, explainMethods
 	}
 	rest, ok := strings.CutPrefix(escaped, "/v1/")
 	if !ok {
@@ -72,17 +88,20 @@ func route(escaped string) (target, []method) {
 	}
 	collection, id, object := strings.Cut(rest, "/")
 	kind, ok := collections[collection]
-	switch {
-	case !ok || object && (id == "" || strings.Contains(id, "/")):
-		return target{}, nil
-	case !object:
+	if ok && !object {
 		return target{kind: kind}, collectionMethods
 	}
+	methods := objectMethods
+	if owner, below, deeper := strings.Cut(id, "/"); deeper {
+		if methods, id = belowTenant[below], owner; kind != catalog.KindTenant {
+			methods = nil
+		}
+	}
 	id, err := url.PathUnescape(id)
-	if err != nil {
+	if !ok || id == "" || err != nil || methods == nil {
 		return target{}, nil
 	}
-	return target{kind: kind, id: id}, objectMethods
+	return target{kind: kind, id: id}, methods
 }
 
 // operation returns the operation of a method. HEAD is GET without a body,

@@ -96,6 +96,10 @@ type Counters interface {
 	// Usage returns the totals of each counter, in order.
 	Usage(ctx context.Context, ids []limit.Identity) ([]limit.Totals, error)
 
+	// VouchedFor returns nil when a tenant's totals are what was counted, and not
+	// what is left of it.
+	VouchedFor(ctx context.Context, tenant string) error
+
 	// Lock takes a lock that ends by itself after ttl. held is false when
 	// somebody else has it.
 	Lock(ctx context.Context, name string, ttl time.Duration) (release func(), held bool, err error)
@@ -241,6 +245,10 @@ func (l *Ledger) read(ctx context.Context, tenant, meter string) (sum limit.Tota
 	}
 	all, err := l.counters.Usage(ctx, ids)
 	if err != nil {
+		return sum, err
+	}
+	// Behind the reading: what was emptied before it is noticed.
+	if err := l.counters.VouchedFor(ctx, tenant); err != nil {
 		return sum, err
 	}
 	for _, t := range all {

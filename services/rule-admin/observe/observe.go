@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"penstock.dev/services/rule-admin/catalog"
+	"penstock.dev/services/rule-admin/ledger"
 )
 
 // Metrics counts what the service does. It is safe for concurrent use.
@@ -21,6 +22,8 @@ type Metrics struct {
 	pending  prometheus.Gauge
 	pruned   prometheus.Counter
 	revision prometheus.Gauge
+	topUps   *prometheus.CounterVec
+	overdue  prometheus.Gauge
 }
 
 // New registers the metrics.
@@ -51,10 +54,19 @@ func New(reg prometheus.Registerer) *Metrics {
 			Name: "penstock_rule_admin_revision", Help: "Revision of the last change, of all instances.",
 		}),
 	}
+	m.topUps = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "penstock_rule_admin_topups_total",
+		Help: "Top-ups asked for, by how that ended; replayed: the answer that the key got first.",
+	}, []string{"result"})
+	m.overdue = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "penstock_rule_admin_topups_overdue", Help: "Top-ups that have expired and still count, at the last look.",
+	})
 	for _, r := range results {
 		m.change.WithLabelValues(string(r))
+		m.topUps.WithLabelValues(string(r))
 	}
-	reg.MustRegister(m.requests, m.latency, m.change, m.rows, m.pending, m.pruned, m.revision)
+	m.topUps.WithLabelValues(string(replayed))
+	reg.MustRegister(m.requests, m.latency, m.change, m.rows, m.pending, m.pruned, m.revision, m.topUps, m.overdue)
 	return m
 }
 
@@ -86,6 +98,7 @@ const (
 	refused     result = "refused"     // by the catalogue
 	unavailable result = "unavailable" // the database or the registry
 	failed      result = "failed"
+	replayed    result = "replayed" // of top-ups only
 )
 
 var results = []result{committed, refused, unavailable, failed}
@@ -121,4 +134,43 @@ func (s store) Change(ctx context.Context, kind catalog.Kind, id string, near []
 	err := s.Store.Change(ctx, kind, id, near, decide)
 	s.m.change.WithLabelValues(string(resultOf(err))).Observe(time.Since(start).Seconds())
 	return err
+}
+
+// Overdue notes how many top-ups have expired and still count.
+func (m *Metrics) Overdue(n int) { m.overdue.Set(float64(n)) }
+
+// Books returns next with its turns timed, as changes.
+func (m *Metrics) Books(next ledger.Store) ledger.Store { return books{next, m} }
+
+type books struct {
+	ledger.Store
+	m *Metrics
+}
+
+// Turn times the turn.
+func (b books) Turn(ctx context.Context, tenant, meter, key string, decide func(ledger.Books, catalog.Moment) (*ledger.Entry, error)) error {
+	start := time.Now()
+	err := b.Store.Turn(ctx, tenant, meter, key, decide)
+	b.m.change.WithLabelValues(string(resultOf(err))).Observe(time.Since(start).Seconds())
+	return err
+}
+
+// A Ledger is one whose top-ups are counted.
+type Ledger struct {
+	*ledger.Ledger
+	m *Metrics
+}
+
+// Ledger returns next with its top-ups counted.
+func (m *Metrics) Ledger(next *ledger.Ledger) Ledger { return Ledger{next, m} }
+
+// TopUp counts the top-up.
+func (l Ledger) TopUp(ctx context.Context, r ledger.Request) (ledger.TopUp, bool, error) {
+	made, again, err := l.Ledger.TopUp(ctx, r)
+	how := resultOf(err)
+	if err == nil && again {
+		how = replayed
+	}
+	l.m.topUps.WithLabelValues(string(how)).Inc()
+	return made, again, err
 }
