@@ -11,9 +11,9 @@ import (
 	"penstock.dev/services/internal/redistest"
 )
 
-// TestLock guarantees that one caller at a time has a lock, that it ends by
+// TestIntegrationLock guarantees that one caller at a time has a lock, that it ends by
 // itself, and that nobody gives away another's.
-func TestLock(t *testing.T) {
+func TestIntegrationLock(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	s := openStore(t, server.URL, generous)
@@ -51,9 +51,9 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// TestVouchedFor guarantees that a store that was emptied, or is another run's, is
+// TestIntegrationVouchedFor guarantees that a store that was emptied, or is another run's, is
 // noticed.
-func TestVouchedFor(t *testing.T) {
+func TestIntegrationVouchedFor(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	s := openStore(t, server.URL, generous)
