@@ -39,7 +39,9 @@ func BenchmarkMatch(b *testing.B) {
 	book, size := fullBook()
 	plain := book.Current()
 	b.Run("overrides", func(b *testing.B) {
-		matchSingles(b, plain, 1)
+		if p99 := matchSingles(b, plain, 1); b.N >= 100_000 && p99 >= 2*time.Microsecond { // fewer are of a cold cache
+			b.Errorf("one in a hundred takes %v, want less than 2 µs", p99)
+		}
 		b.ReportMetric(float64(size)/million, "B/rule")
 	})
 	more := decide.NewBook()
@@ -56,8 +58,9 @@ func BenchmarkMatch(b *testing.B) {
 	more.Apply(gone)
 }
 
-// matchSingles times one match after another, each of another request.
-func matchSingles(b *testing.B, s *decide.Snapshot, least int) {
+// matchSingles times one match after another, each of another request. It
+// returns what one in a hundred takes longer than.
+func matchSingles(b *testing.B, s *decide.Snapshot, least int) (p99 time.Duration) {
 	requests := make([]rule.Request, 4096)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range requests {
@@ -86,7 +89,9 @@ func matchSingles(b *testing.B, s *decide.Snapshot, least int) {
 			n += float64(took[at])
 		}
 		b.ReportMetric(float64(at)*10, fmt.Sprintf("p%.0f-ns", p))
+		p99 = time.Duration(at) * 10
 	}
+	return p99
 }
 
 // temporaryRules are overrides, half of which are over, and rules of networks.

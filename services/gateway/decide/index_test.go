@@ -269,6 +269,33 @@ func TestRequestCostsItsOwnBuckets(t *testing.T) {
 	}
 }
 
+// TestMatchAllocatesNothing guarantees that finding a request's rules leaves
+// nothing to collect, whatever selects: tenants among ten thousand, networks of
+// five lengths, and times. (AllocsPerRun wants to be alone.)
+func TestMatchAllocatesNothing(t *testing.T) {
+	book := decide.NewBook()
+	book.Apply(overrides(10_000))
+	book.Apply(temporaryRules())
+	s := book.Current()
+	q := &rule.Request{Plan: "gold", Application: "web", User: "u1", Service: "payments", Endpoint: "pay", Address: t0Address}
+	tenants := [...]string{"tenant-0", "tenant-1", "tenant-1000", "tenant-9999", "nobody"}
+	want := [...]string{"override-0", "sale-1", "override-1000", "override-9999", "default"}
+	won := make([]*rule.Rule, 0, 16)
+	var found [len(tenants)]string
+	next := 0
+	if n := testing.AllocsPerRun(10_000, func() {
+		q.Tenant = tenants[next]
+		won = s.AppendWinners(won[:0], q, t0)
+		found[next] = won[0].ID
+		next = (next + 1) % len(tenants)
+	}); n != 0 {
+		t.Errorf("a match allocates %v times", n)
+	}
+	if found != want {
+		t.Errorf("found %v, want %v", found, want)
+	}
+}
+
 // TestCollidingBuckets guarantees that rules whose hashes are equal by chance do
 // not pass for one another's, and survive each other's removal.
 func TestCollidingBuckets(t *testing.T) {
