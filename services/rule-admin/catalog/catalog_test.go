@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.dev/services/internal/condition"
 	"penstock.dev/services/rule-admin/catalog/catalogtest"
 )
 
@@ -13,5 +14,5 @@ var t0 = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 // is a store like the real one.
 func TestMemory(t *testing.T) {
 	t.Parallel()
-	catalogtest.Conform(t, func(*testing.T) catalogtest.Store { return catalogtest.NewMemory(t0) })
+	catalogtest.Conform(t, condition.Compile, func(*testing.T) catalogtest.Store { return catalogtest.NewMemory(t0) })
 }

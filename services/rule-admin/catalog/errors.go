@@ -42,6 +42,10 @@ var (
 	// change may have been made.
 	ErrUnavailable = errors.New("store unavailable")
 
+	// ErrNoCounters reports that the counter store does not answer, or that there
+	// is none.
+	ErrNoCounters = errors.New("counters unavailable")
+
 	// ErrNoSchema reports that records cannot be written, because no schema
 	// registry has given their schema an id yet.
 	ErrNoSchema = errors.New("no schema id")

@@ -3,7 +3,6 @@ package catalog
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,10 +12,6 @@ import (
 	"penstock.dev/services/internal/period"
 	"penstock.dev/services/internal/rule"
 )
-
-// ErrNoCounters reports that the counter store does not answer, or that there
-// is none.
-var ErrNoCounters = errors.New("counters unavailable")
 
 // A Counting is what a page of usage is made of.
 type Counting struct {

@@ -105,6 +105,9 @@ func (h *handler) refuse(ctx context.Context, err error, w http.ResponseWriter) 
 	case http.StatusServiceUnavailable:
 		h.cfg.Log.Warn("request not served", "request_id", c.requestID, "operation", string(c.operation), "error", err.Error())
 		w.Header().Set("Retry-After", "1")
+		if p.err == catalog.ErrNoCounters && h.cfg.Totals != nil { //nolint:errorlint // the table's own entry
+			body.Detail = "the counter store (-redis-url) does not answer, or not in time"
+		}
 		if p.err == catalog.ErrUnavailable { //nolint:errorlint // the table's own entry
 			body.Detail = "the database does not answer, or not in time"
 			if c.operation.writes() {

@@ -79,7 +79,7 @@ func query[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) []T {
 // must.
 func TestIntegrationStore(t *testing.T) {
 	t.Parallel()
-	catalogtest.Conform(t, func(t *testing.T) catalogtest.Store {
+	catalogtest.Conform(t, condition.Compile, func(t *testing.T) catalogtest.Store {
 		s, _ := open(t, postgres.Config{}, encode)
 		return s
 	})

@@ -3,6 +3,7 @@ package catalogtest
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"penstock.dev/services/internal/condition"
+	"penstock.dev/services/internal/rule"
 	"penstock.dev/services/rule-admin/catalog"
 )
 
@@ -79,7 +80,7 @@ func remove(kind catalog.Kind, id string, condition catalog.Condition) catalog.R
 }
 
 // Conform runs the suite. open returns an empty store each time.
-func Conform(t *testing.T, open func(t *testing.T) Store) {
+func Conform(t *testing.T, compile catalog.Compile, open func(t *testing.T) Store) {
 	for _, test := range []struct {
 		name string
 		run  func(t *testing.T, s Store, c *catalog.Catalog)
@@ -96,11 +97,14 @@ func Conform(t *testing.T, open func(t *testing.T) Store) {
 		{"nobody takes another one's traffic", rivals},
 		{"every change has one entry in the audit", audited},
 		{"an API key's secret is shown once", secrets},
+		{"usage is made of tenants and what may count for them", counts},
+		{"a key is found by its digest", keys},
+		{"candidates are what may apply to a request", candidates},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			s := open(t)
-			test.run(t, s, catalog.New(s, rand.Reader, condition.Compile))
+			test.run(t, s, catalog.New(s, rand.Reader, compile))
 		})
 	}
 }
@@ -567,5 +571,141 @@ func secrets(t *testing.T, s Store, c *catalog.Catalog) {
 	}
 	if strings.Contains(string(text), "digest") || strings.Contains(string(shown), "digest") {
 		t.Error("a digest is in the audit or shown")
+	}
+}
+
+func idsOf(objects []*catalog.Object) []string {
+	ids := []string{}
+	for _, o := range objects {
+		ids = append(ids, o.ID)
+	}
+	return ids
+}
+
+// counts: a page has its tenants in order and each quota and wallet that may
+// count for one of them, whole, and no other rule.
+func counts(t *testing.T, s Store, c *catalog.Catalog) {
+	Seed(t, c)
+	Put(t, c, catalog.KindTenant, "Zeta", `{"zone":"Asia/Tokyo"}`, catalog.Condition{})
+	for id, text := range map[string]string{
+		"all-month":     `{"kind":"quota","subject":["tenant"],"limit":5,"period":{"unit":"month"}}`,
+		"globex-wallet": `{"kind":"wallet","wallet":"prepaid","subject":["tenant"],"match":{"tenant":"globex"},"meter":"credits"}`,
+		"all-rate":      `{"kind":"rate","algorithm":"gcra","subject":["tenant"],"limit":5,"window":"1s"}`,
+		"gold-month":    `{"kind":"quota","subject":["tenant"],"match":{"plan":"gold"},"limit":5,"period":{"unit":"month"}}`,
+	} {
+		Put(t, c, catalog.KindRule, id, text, catalog.Condition{})
+	}
+	for _, tt := range []struct {
+		after          string
+		most           int
+		only           string
+		tenants, rules []string
+	}{
+		{"", 10, "", []string{"Zeta", "acme", "globex"}, []string{"acme-month", "all-month", "globex-wallet", "gold-month"}},
+		{"", 2, "", []string{"Zeta", "acme"}, []string{"acme-month", "all-month", "gold-month"}},
+		{"acme", 10, "", []string{"globex"}, []string{"all-month", "globex-wallet", "gold-month"}},
+		{"globex", 10, "", []string{}, []string{"all-month", "gold-month"}},
+		{"", 1, "acme", []string{"acme"}, []string{"acme-month", "all-month", "gold-month"}},
+		{"", 1, "nobody", []string{}, []string{"all-month", "gold-month"}},
+	} {
+		got, err := s.Counting(t.Context(), tt.after, tt.most, tt.only)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(idsOf(got.Tenants), tt.tenants) || !slices.Equal(idsOf(got.Rules), tt.rules) || len(got.Granted) != 0 {
+			t.Errorf("behind %q, %d or only %q: tenants %q, rules %q, granted %v, want %q and %q",
+				tt.after, tt.most, tt.only, idsOf(got.Tenants), idsOf(got.Rules), got.Granted, tt.tenants, tt.rules)
+		}
+		for _, o := range slices.Concat(got.Tenants, got.Rules) {
+			is, err := s.Object(t.Context(), o.Kind, o.ID)
+			if err != nil || !sameObject(t, is, o) {
+				t.Errorf("%s %s is %+v, and %+v (%v) to everybody else", o.Kind, o.ID, o, is, err)
+			}
+		}
+	}
+}
+
+func sameObject(t *testing.T, a, b *catalog.Object) bool {
+	t.Helper()
+	text := func(o *catalog.Object) string {
+		shown, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept, err := json.Marshal(o.Kept)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(o.Kind) + string(shown) + string(kept)
+	}
+	return text(a) == text(b)
+}
+
+// keys: the digest of a secret finds its key and no other.
+func keys(t *testing.T, s Store, c *catalog.Catalog) {
+	Seed(t, c)
+	secret := Put(t, c, catalog.KindAPIKey, "acme-2", `{"tenant":"acme"}`, catalog.Condition{}).Secret
+	digest := sha256.Sum256([]byte(secret))
+	if o, err := s.KeyOf(t.Context(), digest[:]); err != nil || o == nil || o.ID != "acme-2" || o.Kind != catalog.KindAPIKey {
+		t.Errorf("KeyOf = %+v, %v, want acme-2", o, err)
+	}
+	digest[0]++
+	if o, err := s.KeyOf(t.Context(), digest[:]); err != nil || o != nil {
+		t.Errorf("KeyOf of another secret = %+v, %v, want none", o, err)
+	}
+}
+
+// candidates: what is near a request is a tenant with the endpoints of a
+// service, and the rules whose owners hold; those that hold further come first.
+func candidates(t *testing.T, s Store, c *catalog.Catalog) {
+	Seed(t, c)
+	Put(t, c, catalog.KindEndpoint, "refund", `{"service":"payments","path":"/v1/refund"}`, catalog.Condition{})
+	Put(t, c, catalog.KindService, "search", `{"upstream":"http://127.0.0.1:9002","path_prefix":"/search"}`, catalog.Condition{})
+	Put(t, c, catalog.KindEndpoint, "find", `{"service":"search","path":"/find"}`, catalog.Condition{})
+	for id, match := range map[string]string{
+		"all": `{}`, "a-search": `{"service":"search"}`, "pays": `{"service":"payments","endpoint":"pay"}`, "gold": `{"plan":"gold"}`,
+		"globex": `{"tenant":"globex"}`, "u1": `{"user":"u1"}`, "u2": `{"user":"u2"}`,
+	} {
+		Put(t, c, catalog.KindRule, id, `{"kind":"block","match":`+match+`}`, catalog.Condition{})
+	}
+	for _, tt := range []struct {
+		tenant, service string
+		known           bool
+		endpoints       []string
+	}{
+		{"acme", "payments", true, []string{"pay", "refund"}},
+		{"nobody", "search", false, []string{"find"}},
+		{"globex", "", true, []string{}},
+	} {
+		near, err := s.Surroundings(t.Context(), tt.tenant, tt.service)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := idsOf(near.Endpoints)
+		slices.Sort(got)
+		if (near.Tenant != nil) != tt.known || tt.known && near.Tenant.ID != tt.tenant || !slices.Equal(got, tt.endpoints) {
+			t.Errorf("near %q and %q are %+v and %q, want %q", tt.tenant, tt.service, near.Tenant, got, tt.endpoints)
+		}
+	}
+	acme := rule.Request{Tenant: "acme", Plan: "gold", Application: "web", User: "u1", APIKey: "acme-1", Service: "payments", Endpoint: "pay"}
+	stranger := rule.Request{Tenant: "stranger", Service: "search"}
+	for _, tt := range []struct {
+		name  string
+		q     rule.Request
+		extra string
+		most  int
+		want  []string
+	}{
+		{"those that hold come first", acme, "", 20, []string{"acme-burst", "acme-month", "all", "gold", "pays", "u1", "web-key", "a-search"}},
+		{"and are no more than asked for", acme, "", 3, []string{"acme-burst", "acme-month", "all"}},
+		{"the one that is asked for is among them", acme, "globex", 3, []string{"globex", "acme-burst", "acme-month"}},
+		{"and is there once", acme, "all", 3, []string{"all", "acme-burst", "acme-month"}},
+		{"a rule that is not there is not", acme, "none", 2, []string{"acme-burst", "acme-month"}},
+		{"a request without owners has no owner's rules", stranger, "", 20, []string{"a-search", "all", "gold", "pays"}},
+	} {
+		list, err := s.Candidates(t.Context(), &tt.q, tt.extra, tt.most)
+		if err != nil || !slices.Equal(idsOf(list), tt.want) {
+			t.Errorf("%s: candidates %q, %v, want %q", tt.name, idsOf(list), err, tt.want)
+		}
 	}
 }
