@@ -192,6 +192,7 @@ func (u *undertaking) startRuleAdmin(ctx context.Context, run server.Run) (*serv
 	return u.service(ctx, RuleAdmin, RuleAdmin, run, map[string]string{
 		"LISTEN":          u.addr(RuleAdmin),
 		"DATABASE_URL":    u.e.Env["DATABASE_URL"],
+		"REDIS_URL":       u.e.Env["REDIS_URL"],
 		"SCHEMA_REGISTRY": u.e.Env["SCHEMA_REGISTRY_URL"],
 		"TOKENS":          "admin:admin:" + u.state.Tokens[adminToken] + ",readonly:readonly:" + u.state.Tokens[readonlyToken],
 	})
