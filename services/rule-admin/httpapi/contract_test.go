@@ -124,8 +124,10 @@ func answers(t *testing.T, document []byte) []string {
 // template is the document's path for a request's.
 func (c *contract) template(path string) string {
 	for _, p := range c.paths {
-		prefix, _, ok := strings.Cut(p, "{id}")
-		if rest, under := strings.CutPrefix(path, prefix); p == path || ok && under && rest != "" && !strings.Contains(rest, "/") {
+		prefix, suffix, ok := strings.Cut(p, "{id}")
+		rest, under := strings.CutPrefix(path, prefix)
+		rest, over := strings.CutSuffix(rest, suffix)
+		if p == path || ok && under && over && rest != "" && !strings.Contains(rest, "/") {
 			return p
 		}
 	}

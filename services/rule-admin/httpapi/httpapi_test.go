@@ -25,6 +25,8 @@ import (
 	"penstock.dev/services/rule-admin/catalog"
 	"penstock.dev/services/rule-admin/catalog/catalogtest"
 	"penstock.dev/services/rule-admin/httpapi"
+	"penstock.dev/services/rule-admin/ledger"
+	"penstock.dev/services/rule-admin/ledger/ledgertest"
 )
 
 var t0 = time.Date(2026, 11, 15, 12, 0, 0, 123456000, time.UTC)
@@ -48,6 +50,7 @@ func configOf(store catalogtest.Store, c *calls) httpapi.Config {
 			{Actor: "ops", Role: httpapi.RoleAdmin, Secret: adminToken},
 			{Actor: "dash", Role: httpapi.RoleReadonly, Secret: readonlyToken},
 		},
+		Ledger: ledger.New(ledgertest.NewMemory(t0), nil, nil), Now: func() time.Time { return t0 },
 		Log: slog.New(slog.DiscardHandler), Observe: c.note,
 	}
 }
@@ -79,7 +82,11 @@ func (f *face) seed() {
 func TestContract(t *testing.T) {
 	t.Parallel()
 	c := newContract(t)
-	f, store, _ := memoryFace(t, c)
+	store, books, counters := catalogtest.NewMemory(t0), ledgertest.NewMemory(t0, "acme"), ledgertest.NewCounters()
+	cfg := configOf(store, &calls{})
+	cfg.Ledger = ledger.New(books, counters, func(string, error) {})
+	cfg.Totals = counters.Usage
+	f := newFace(t, cfg, c)
 	f.seed()
 	f.do("PUT", "/v1/tenants/initech", `{"anchor":"2026-01-31T10:00:00Z"}`)
 	f.do("PUT", "/v1/rules/anniversary", `{"kind":"quota","subject":["tenant"],"limit":5,"match":{"tenant":"initech"},"period":{"unit":"month","alignment":"anniversary"}}`)
@@ -138,12 +145,70 @@ func TestContract(t *testing.T) {
 	f.want(200, f.do("GET", "/v1/audit?limit=2", ""))
 	f.want(200, f.do("GET", "/v1/audit?kind=rule&object_id=acme-burst&actor=ops", "", "Accept", "text/csv"))
 	f.want(400, f.do("GET", "/v1/audit?kinds=rule", ""))
-	f.want(401, f.as("").do("GET", "/v1/audit", ""))
 	f.want(422, f.refused("GET", "/v1/audit?kind=tax", ""))
-	store.Fail(boom)
-	f.want(500, f.do("GET", "/v1/audit", ""))
-	store.Fail(catalog.ErrUnavailable)
-	f.want(503, f.do("GET", "/v1/audit", ""))
+	const topUp, key = `{"meter":"credits","units":200,"reason":"order 17"}`, "Idempotency-Key"
+	f.want(201, f.do("POST", "/v1/tenants/acme/topups", topUp, key, "17"))
+	f.want(201, f.do("POST", "/v1/tenants/acme/topups", topUp, key, "17"))
+	f.want(201, f.do("POST", "/v1/tenants/acme/topups", `{"meter":"credits","units":1,"priority":-5,"expires_at":"2026-12-01T00:00:00Z"}`, key, "18"))
+	f.want(400, f.refused("POST", "/v1/tenants/acme/topups", topUp))
+	f.want(400, f.refused("POST", "/v1/tenants/acme/topups", `{"meter":"credits","units":"200"}`, key, "19"))
+	f.want(403, f.as(readonlyToken).do("POST", "/v1/tenants/acme/topups", topUp, key, "19"))
+	f.want(404, f.do("POST", "/v1/tenants/none/topups", topUp, key, "19"))
+	f.want(413, f.do("POST", "/v1/tenants/acme/topups", `{"reason":"`+strings.Repeat("x", 65<<10)+`"}`, key, "19"))
+	f.want(422, f.refused("POST", "/v1/tenants/acme/topups", `{"meter":"credits","units":0}`, key, "19"))
+	books.Advance(17 * 24 * time.Hour)
+	if overdue, err := cfg.Ledger.(*ledger.Ledger).ExpireDue(t.Context()); overdue != 0 || err != nil {
+		t.Errorf("ExpireDue = %d, %v", overdue, err)
+	}
+	f.want(200, f.do("GET", "/v1/tenants/acme/topups", ""))
+	f.want(400, f.do("GET", "/v1/tenants/acme/topups?nonsense=1", ""))
+	f.want(404, f.do("GET", "/v1/tenants/none/topups", ""))
+	f.want(422, f.refused("GET", "/v1/tenants/acme/topups?limit=501", ""))
+
+	f.want(201, f.do("PUT", "/v1/rules/acme-wallet", `{"kind":"wallet","wallet":"prepaid","subject":["tenant"],"match":{"tenant":"acme"},"meter":"credits"}`))
+	f.want(200, f.do("GET", "/v1/usage?limit=1000", ""))
+	f.want(400, f.do("GET", "/v1/usage?tenant=acme", ""))
+	f.want(422, f.refused("GET", "/v1/usage?limit=1001", ""))
+	f.want(200, f.do("GET", "/v1/tenants/acme/usage", ""))
+	f.want(400, f.do("GET", "/v1/tenants/acme/usage?limit=1", ""))
+	f.want(404, f.do("GET", "/v1/tenants/none/usage", ""))
+	counters.Fail(errors.New("dial tcp 198.51.100.7: refused"))
+	for _, path := range []string{"/v1/usage", "/v1/tenants/acme/usage"} {
+		p := f.want(503, f.do("GET", path, "")).problem(t)
+		if p.Code != "counters-unavailable" || !strings.Contains(p.Detail, "-redis-url") || strings.Contains(p.Detail, "198.51.100.7") {
+			t.Errorf("%s without counters is refused with %+v", path, p)
+		}
+	}
+	counters.Fail(nil)
+
+	const question = `{"tenant":"acme","service":"payments","method":"POST","path":"/v1/pay","client_ip":"203.0.113.9","labels":{"a":"b"},"request_id":"r"}`
+	f.want(200, f.do("POST", "/v1/explain?rule_id=web-key", question))
+	f.want(200, f.as(readonlyToken).do("POST", "/v1/explain", `{}`))
+	f.want(400, f.refused("POST", "/v1/explain", `{"tenant":7}`))
+	f.want(404, f.do("POST", "/v1/explain?rule_id=none", question))
+	f.want(413, f.do("POST", "/v1/explain", `{"tenant":"`+strings.Repeat("x", 65<<10)+`"}`))
+	f.want(422, f.do("POST", "/v1/explain", `{"api_key":"psk_unknown"}`))
+
+	for _, r := range []struct{ method, path, body string }{
+		{"GET", "/v1/audit", ""},
+		{"GET", "/v1/tenants/acme/topups", ""},
+		{"POST", "/v1/tenants/acme/topups", topUp},
+		{"GET", "/v1/usage", ""},
+		{"GET", "/v1/tenants/acme/usage", ""},
+		{"POST", "/v1/explain", question},
+	} {
+		f.want(401, f.as("").do(r.method, r.path, r.body, key, "20"))
+		for _, failing := range []func(error){store.Fail, books.Fail} {
+			failing(boom)
+		}
+		f.want(500, f.do(r.method, r.path, r.body, key, "20"))
+		for _, failing := range []func(error){store.Fail, books.Fail} {
+			failing(catalog.ErrUnavailable)
+		}
+		f.want(503, f.do(r.method, r.path, r.body, key, "20"))
+		store.Fail(nil)
+		books.Fail(nil)
+	}
 	store.Fail(catalog.ErrNoSchema)
 	f.want(503, f.do("PUT", "/v1/tenants/new", `{}`))
 	f.want(200, f.as("").do("GET", "/openapi.json", ""))
