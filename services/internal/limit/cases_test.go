@@ -411,3 +411,62 @@ func TestEveryAlgorithmSoftAndInShadow(t *testing.T) {
 		}
 	})
 }
+
+// TestGivingBackLater guarantees what becomes of units that are given back when
+// time has passed, or when the store has forgotten that they were charged.
+func TestGivingBackLater(t *testing.T) {
+	t.Parallel()
+	fixed, log := rate(rule.FixedWindow, 8, 4*time.Second, 6), rate(rule.SlidingWindowLog, 8, 4*time.Second, 6)
+	counter, bucket := rate(rule.SlidingWindowCounter, 8, 4*time.Second, 6), rate(rule.GCRA, 8, 4*time.Second, 6)
+	for _, tt := range []struct {
+		name      string
+		charge    limit.Charge // of 6 units, at noon
+		forgotten bool
+		later     time.Duration // when 4 are given back
+		moved     int64
+		remaining int64 // of 8, then
+	}{
+		{"a window that is still open", fixed, false, 3 * time.Second, -4, 6},
+		{"a window that is over", fixed, false, 4 * time.Second, 0, 8},
+		{"the current window of a counter", counter, false, 3 * time.Second, -4, 6},
+		{"the previous one, of which half counts", counter, false, 6 * time.Second, -4, 7},
+		{"one that does not count", counter, false, 8 * time.Second, 0, 8},
+		{"an entry that counts", log, false, 4*time.Second - us, -4, 6},
+		{"an entry that has left", log, false, 4 * time.Second, 0, 8},
+		{"a bucket that still owes", bucket, false, time.Second, -4, 8}, // 2 were paid back, 4 given
+		{"a bucket that owes nothing any more", bucket, false, 4 * time.Second, -4, 8},
+		{"a window that is not known", fixed, true, 0, 0, 8},
+		{"a counter that is not known", counter, true, 0, 0, 8},
+		{"an entry that is not known", log, true, 0, 0, 8},
+		{"a bucket that is not known", bucket, true, 0, 0, 8},
+		{"a quota that is not known", quota("acme", 8, 6), true, 0, 0, 8},
+		{"a wallet that is not known", prepaid(8, 6), true, 0, 0, 8},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			if !tt.forgotten {
+				s.ask(noon, tt.charge)
+			}
+			now := noon.Add(tt.later)
+			a := s.correct(now, refundOf(tt.charge, noon, "r1", 4))
+			peek := tt.charge
+			peek.Cost = 0
+			if r := s.ask(now, peek).Results[0]; a.Units != 4 || a.Items[0].Units != tt.moved || r.Remaining != tt.remaining {
+				t.Errorf("%+v and %d remaining, want %d moved and %d", a, r.Remaining, tt.moved, tt.remaining)
+			}
+		})
+	}
+	t.Run("entries of other instants stay", func(t *testing.T) {
+		t.Parallel()
+		s := newStore(t)
+		for i := range 3 {
+			s.ask(noon.Add(time.Duration(i)*us), rate(rule.SlidingWindowLog, 8, 4*time.Second, 2))
+		}
+		s.correct(noon.Add(time.Second), refundOf(rate(rule.SlidingWindowLog, 8, 4*time.Second, 2), noon.Add(us), "r1", 2))
+		want := []limit.Entry{{At: noon.UnixMicro(), Total: 2}, {At: noon.UnixMicro() + 2, Total: 4}}
+		if got := s.state.Counters[log.Counter.Canonical()].Log; !slices.Equal(got, want) {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	})
+}

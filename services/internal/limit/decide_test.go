@@ -407,11 +407,17 @@ func charge(t *rapid.T) limit.Charge {
 	who := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "who")
 	cost := rapid.Int64Range(0, 6).Draw(t, "cost")
 	var c limit.Charge
-	if rapid.Bool().Draw(t, "rate") {
-		c = gcra(who, 10, 10*time.Second, 8, cost)
-	} else {
+	switch k := rapid.SampledFrom(kinds).Draw(t, "kind"); k.name {
+	case "quota":
 		c = quota(who, 60, cost)
+	case "renewable wallet":
+		c = renewable(30, month, cost)
+	case "prepaid wallet":
+		c = prepaid(30, cost)
+	default:
+		c = k.charge(t0, 10, 10*time.Second, cost)
 	}
+	c.Counter.Tenant = who
 	c.Soft = rapid.IntRange(0, 5).Draw(t, "soft") == 0
 	c.Counter.Shadow = rapid.IntRange(0, 5).Draw(t, "shadow") == 0
 	return c

@@ -150,10 +150,15 @@ var kinds = func() []kind {
 	)
 }()
 
-// span is the period of that length, of those that begin at noon, which now is
-// in.
+// begin is when the window of the epoch's grid began that now is in.
+func begin(now time.Time, window time.Duration) time.Time {
+	at := now.UnixMicro()
+	return time.UnixMicro(at - at%window.Microseconds()).UTC()
+}
+
+// span is the period of that length, of the epoch's grid, that now is in.
 func span(now time.Time, length time.Duration) period.Span {
-	start := now.Truncate(length)
+	start := begin(now, length)
 	return period.Span{Start: start, End: start.Add(length)}
 }
 

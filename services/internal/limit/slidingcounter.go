@@ -17,8 +17,8 @@ const maxTicks = 1 << 22
 //	used = current + ceil(previous × left/ticks)
 //
 // where left is how many of the window's ticks are to come, begun ones
-// included. So previous counts whole at the first instant, and the estimate
-// errs upwards by less than a tick and a unit. It is Cloudflare's form
+// included. So previous counts whole at the first instant, and rounding errs
+// upwards, by less than three ticks and a unit. It is Cloudflare's form
 // ("How we built rate limiting capable of scaling to millions of domains",
 // 2017). It is an estimate, for it takes the previous window's units to have
 // come evenly. At most limit pass in any window of the grid.
@@ -37,11 +37,11 @@ type slidingCounter struct {
 }
 
 // SlidingTicks returns the tick of a sliding window of window µs, and how many
-// of them it has: 1.6 to 4.2 million where the window is that long. The last one
-// may be cut short, but not in windows that people write.
+// of them it has: 1.6 to 4.2 million where the window is that long. What is left
+// over, though not of windows that people write, goes with the first of them.
 func SlidingTicks(window int64) (tick, ticks int64) {
 	tick = round(ceilDiv(window, maxTicks))
-	return tick, ceilDiv(window, tick)
+	return tick, window / tick
 }
 
 func newSlidingCounter(limit, window int64) slidingCounter {
