@@ -71,7 +71,10 @@ func judgeFrozen(r frozen.Result) verdict.Verdict {
 	share := int64(frozen.LocalBurst + frozen.LocalRate*time.Duration(r.Hung).Seconds() + 1)
 	v := verdict.Verdict{Checks: []verdict.Check{
 		verdict.AtMost("decisions while the counter store hangs, p99.9", r.Frozen.P999, promisedFrozen),
-		verdict.AtMost("the longest of them", r.Frozen.Max, promisedLongest),
+		verdict.AtMost("those of the open rule, p99.9", r.Open.Took.P999, promisedFrozen),
+		verdict.AtMost("those of the closed rule, p99.9", r.Closed.Took.P999, promisedFrozen),
+		verdict.AtMost("those of the local rule, p99.9", r.Local.Took.P999, promisedFrozen),
+		verdict.AtMost("the longest of all", r.Frozen.Max, promisedLongest),
 		verdict.Exactly("of the open rule: let through", int64(r.Open.Passed), int64(r.Open.Sent)),
 		verdict.Exactly("of the closed rule: refused with 503", int64(r.Closed.Closed), int64(r.Closed.Sent)),
 		verdict.Exactly("of the local rule: let through or refused with 429", int64(r.Local.Passed+r.Local.Limited), int64(r.Local.Sent)),

@@ -114,6 +114,7 @@ func TestFrozenVerdict(t *testing.T) {
 	}{
 		"held":             {func(*frozen.Result) {}, 0},
 		"slow tail":        {func(r *frozen.Result) { r.Frozen.P999++ }, 1},
+		"slow closed":      {func(r *frozen.Result) { r.Closed.Took.P999 = r.Frozen.P999 + 1 }, 1},
 		"one too long":     {func(r *frozen.Result) { r.Frozen.Max++ }, 1},
 		"open refused":     {func(r *frozen.Result) { r.Open.Passed--; r.Open.Wrong++ }, 1},
 		"closed let one":   {func(r *frozen.Result) { r.Closed.Closed--; r.Closed.Wrong++ }, 1},

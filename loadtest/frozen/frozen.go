@@ -41,6 +41,8 @@ type Answers struct {
 	Closed  int    `json:"closed"`  // 503
 	Wrong   int    `json:"wrong"`   // not marked as degraded, with a number, or no decision at all
 	Example string `json:"an_example_of_these,omitempty"`
+
+	Took stats.Summary `json:"took"` // by all of its decisions that were due while the store hung
 }
 
 // A Result is what was measured.
@@ -63,6 +65,9 @@ func (r Result) Rows() []stats.Row {
 	return []stats.Row{
 		{Name: "before", Summary: r.Before},
 		{Name: "while the store hangs", Summary: r.Frozen},
+		{Name: "of them open", Summary: r.Open.Took},
+		{Name: "closed", Summary: r.Closed.Took},
+		{Name: "local", Summary: r.Local.Took},
 		{Name: "after", Summary: r.After},
 		{Name: "generator late", Summary: r.Late},
 	}
@@ -164,6 +169,7 @@ const settling = 100 * time.Millisecond
 // judge sorts the results by when they were due.
 func (r *Result) judge(results []result, w window) {
 	var before, during, after []time.Duration
+	var each [len(modes)][]time.Duration
 	last := w.to
 	for i := range results {
 		res := &results[i]
@@ -179,6 +185,7 @@ func (r *Result) judge(results []result, w window) {
 		case res.due.Before(w.from):
 		case res.due.Before(w.to):
 			during = append(during, res.took)
+			each[i%len(modes)] = append(each[i%len(modes)], res.took)
 			if res.due.Before(w.to.Add(-settling)) {
 				r.answers(i).add(modes[i%len(modes)], res)
 			}
@@ -190,6 +197,9 @@ func (r *Result) judge(results []result, w window) {
 		}
 	}
 	r.Before, r.Frozen, r.After = stats.Of(before), stats.Of(during), stats.Of(after)
+	for i := range modes {
+		r.answers(i).Took = stats.Of(each[i])
+	}
 	r.Hung, r.Recovered = stats.Millis(w.to.Sub(w.from)), stats.Millis(last.Sub(w.to))
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"penstock.dev/loadtest/stats"
 )
 
 // TestJudge guarantees by which rule each answer is judged: those that were due
@@ -35,6 +37,10 @@ func TestJudge(t *testing.T) {
 	if r.Early != 1 || r.Failed != 1 || r.Before.Count != 2 || r.Frozen.Count != 12 || r.After.Count != 3 || time.Duration(r.Hung) != time.Second || time.Duration(r.Recovered) != ms(101) {
 		t.Errorf("%+v", r)
 	}
+	if o, c, l := r.Open.Took, r.Closed.Took, r.Local.Took; o.Count != 4 || time.Duration(o.Max) != ms(1990) || time.Duration(c.Max) != ms(1991) || time.Duration(l.Max) != ms(1992) {
+		t.Errorf("open took %+v, closed %+v, local %+v", o, c, l)
+	}
+	r.Open.Took, r.Closed.Took, r.Local.Took = stats.Summary{}, stats.Summary{}, stats.Summary{}
 	r.Open.Example, r.Closed.Example, r.Local.Example = "", "", ""
 	if r.Open != (Answers{Sent: 3, Passed: 1, Wrong: 2}) || r.Closed != (Answers{Sent: 3, Closed: 1, Wrong: 2}) || r.Local != (Answers{Sent: 3, Passed: 1, Limited: 1, Wrong: 1}) {
 		t.Errorf("open %+v, closed %+v, local %+v", r.Open, r.Closed, r.Local)
