@@ -329,8 +329,8 @@ func TestDelay(t *testing.T) {
 }
 
 // TestP5ThroughTheService guarantees that a daily quota has the days of its
-// zone, also those that begin or end at a midnight that does not exist or comes
-// twice.
+// zone, also those that begin or end at a midnight, or at the hour of its
+// anchor, that does not exist or comes twice.
 func TestP5ThroughTheService(t *testing.T) {
 	t.Parallel()
 
@@ -341,12 +341,14 @@ func TestP5ThroughTheService(t *testing.T) {
 		}
 		return v
 	}
-	for _, tt := range []struct{ zone, start, end string }{
-		{"America/Santiago", "2026-09-06T04:00:00Z", "2026-09-07T03:00:00Z"},
-		{"America/Havana", "2026-03-08T05:00:00Z", "2026-03-09T04:00:00Z"},
-		{"Africa/Cairo", "2026-04-23T22:00:00Z", "2026-04-24T21:00:00Z"},
+	for _, tt := range []struct{ zone, anchor, start, end string }{
+		{"America/Santiago", "", "2026-09-06T04:00:00Z", "2026-09-07T03:00:00Z"},
+		{"America/Havana", "", "2026-03-08T05:00:00Z", "2026-03-09T04:00:00Z"},
+		{"Africa/Cairo", "", "2026-04-23T22:00:00Z", "2026-04-24T21:00:00Z"},
+		{"America/New_York", "2026-01-05T02:30:00-05:00", "2026-03-08T07:30:00Z", "2026-03-09T06:30:00Z"},
+		{"America/New_York", "2026-01-05T01:30:00-05:00", "2026-11-01T05:30:00Z", "2026-11-02T06:30:00Z"},
 	} {
-		t.Run(tt.zone, func(t *testing.T) {
+		t.Run(tt.zone+tt.anchor, func(t *testing.T) {
 			t.Parallel()
 
 			start, end := at(tt.start), at(tt.end)
@@ -357,6 +359,9 @@ func TestP5ThroughTheService(t *testing.T) {
 				}
 				daily := w.make("day", 2)
 				daily.Period = &period.Spec{Unit: period.Day, Count: 1, Alignment: period.Calendar}
+				if tt.anchor != "" {
+					daily.Period.Alignment, daily.Period.Anchor = period.Anniversary, at(tt.anchor)
+				}
 				g := newGate(t, daily)
 				g.tenant(&decide.Tenant{ID: "acme", Zone: zone(t, tt.zone)})
 				for _, step := range []struct {

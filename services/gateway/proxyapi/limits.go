@@ -35,9 +35,6 @@ func setLimits(h http.Header, d *decide.Decision) {
 	policy, state := make([]byte, 0, 256), make([]byte, 0, 256)
 	for i := range d.Limits {
 		if l := &d.Limits[i]; l.Mode == rule.Enforce {
-			if !ok { // every limit is soft: the first stands for all
-				tightest, ok = *l, true
-			}
 			policy, state = appendLimit(policy, state, l)
 		}
 	}
