@@ -165,7 +165,7 @@ type tap struct {
 	trips      atomic.Int64 // that the service waited for
 }
 
-func newTap(b *testing.B, database string) *tap {
+func newTap(b testing.TB, database string) *tap {
 	b.Helper()
 	ln, err := (&net.ListenConfig{}).Listen(b.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -101,18 +101,18 @@ func freeAddr(t testing.TB) string {
 	return l.Addr().String()
 }
 
-func start(t testing.TB, database, registry string) *service {
+func start(t testing.TB, database, registry string, args ...string) *service {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &service{t: t, url: "http://" + freeAddr(t), admin: "http://" + freeAddr(t), stop: cancel, done: make(chan error, 1), log: &syncBuffer{}}
 	p := boot.Process{
 		Service: "rule-admin", Log: slog.New(slog.NewJSONHandler(s.log, nil)), Metrics: prometheus.NewRegistry(), Stopping: ctx.Done(),
 		Getenv: func(string) string { return "" },
-		Args: []string{
+		Args: append([]string{
 			"-listen", strings.TrimPrefix(s.url, "http://"), "-admin-listen", strings.TrimPrefix(s.admin, "http://"),
 			"-database-url", database, "-schema-registry", registry,
 			"-tokens", "ops:admin:" + adminToken + ",dash:readonly:" + readonlyToken,
-		},
+		}, args...),
 	}
 	go func() { s.done <- run(ctx, p) }()
 	t.Cleanup(func() {

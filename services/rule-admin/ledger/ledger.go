@@ -149,8 +149,9 @@ const (
 // TopUp makes a top-up, or returns the one that was made with its key.
 //
 // The lock keeps all but one of many calls at once from waiting for their turn
-// at the books. It is a courtesy: without it, or when it is lost, the unique key
-// of the books decides.
+// at the books. Once a top-up is made it is left to end by itself, so that a
+// call which looked before finds what was made and not the lock. It is a
+// courtesy: without it, or when it is lost, the unique key of the books decides.
 func (l *Ledger) TopUp(ctx context.Context, r Request) (made TopUp, replayed bool, err error) {
 	if err := known(r.Tenant); err != nil {
 		return TopUp{}, false, err
@@ -159,11 +160,15 @@ func (l *Ledger) TopUp(ctx context.Context, r Request) (made TopUp, replayed boo
 		return deref(first), first != nil, err
 	}
 	if l.counters != nil {
-		first, release, err := l.wait(ctx, r)
-		if first != nil || err != nil {
-			return deref(first), first != nil, err
+		first, release, failed := l.wait(ctx, r)
+		if first != nil || failed != nil {
+			return deref(first), first != nil, failed
 		}
-		defer release()
+		defer func() {
+			if err != nil {
+				release()
+			}
+		}()
 	}
 	totals := l.consumed(ctx, r.Tenant, r.Meter)
 	err = l.store.Turn(ctx, r.Tenant, r.Meter, r.Key, func(b Books, at catalog.Moment) (*Entry, error) {
