@@ -160,10 +160,6 @@ func (s *Store) Correct(ctx context.Context, c limit.Correction) (limit.Correcti
 	if err := c.Validate(); err != nil {
 		return limit.CorrectionAnswer{}, err
 	}
-	kind := byte(kindRefund)
-	if c.Refund == "" {
-		kind = kindSettle
-	}
 	slot, at := s.owned(&c)
 	items := make([]limit.Item, len(at))
 	for k, i := range at {
@@ -173,7 +169,7 @@ func (s *Store) Correct(ctx context.Context, c limit.Correction) (limit.Correcti
 	within, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	sh := s.shard(slot)
-	w, err := newCorrecting(sh.epoch, kind, &c, items, nil, s.floors)
+	w, err := newCorrecting(sh.epoch, kindOf(&c), &c, items, nil, s.floors)
 	if err != nil {
 		return limit.CorrectionAnswer{}, err
 	}
@@ -185,6 +181,13 @@ func (s *Store) Correct(ctx context.Context, c limit.Correction) (limit.Correcti
 		return a, nil
 	}
 	return s.follow(within, &c, a, at, whole, deadline), nil
+}
+
+func kindOf(c *limit.Correction) byte {
+	if c.Refund == "" {
+		return kindSettle
+	}
+	return kindRefund
 }
 
 // owned returns the slot of a correction's owner and which of its items lie

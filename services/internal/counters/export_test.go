@@ -17,6 +17,9 @@ import (
 // DecideText is the deciding script, for tests to plant faults in.
 var DecideText = decideText
 
+// CorrectText is the correcting script, for tests to plant faults in.
+var CorrectText = correctText
+
 // Source is a file of the scripts, as it is sent.
 var Source = source
 
@@ -81,6 +84,30 @@ func (s *Store) At(ctx context.Context, now time.Time, decisions ...limit.Decisi
 		answers[i] = a.answer
 	}
 	return answers, nil
+}
+
+// CorrectWith has s run another correcting script.
+func (s *Store) CorrectWith(text string) { s.scripts.correct = newScript(text) }
+
+// CorrectAt corrects with the script's clock at now.
+func (s *Store) CorrectAt(ctx context.Context, now time.Time, c limit.Correction) (limit.CorrectionAnswer, error) {
+	w, err := newCorrecting(s.single.epoch, kindOf(&c), &c, c.Items, nil, s.floors)
+	if err != nil {
+		return limit.CorrectionAnswer{}, err
+	}
+	a, _, err := s.single.correct(ctx, micros(now), w, time.Now().Add(s.budget))
+	return a, s.wrap(ctx, err)
+}
+
+// MoveAt charges units of items, or gives back what was charged then, with the
+// script's clock at now.
+func (s *Store) MoveAt(ctx context.Context, now, then time.Time, items []limit.Item, units []int64) (limit.CorrectionAnswer, error) {
+	w, err := newCorrecting(s.single.epoch, kindMove, &limit.Correction{At: then}, items, units, s.floors)
+	if err != nil {
+		return limit.CorrectionAnswer{}, err
+	}
+	a, _, err := s.single.correct(ctx, micros(now), w, time.Now().Add(s.budget))
+	return a, s.wrap(ctx, err)
 }
 
 // Vouch sets the epoch: the store vouches for what it holds.
@@ -245,6 +272,9 @@ func (c *clock) Offset() time.Duration { return c.offset() }
 
 // ParseAnswer reads one decision's part of a reply.
 var ParseAnswer = parseAnswer
+
+// ParseCorrection reads the reply to a correction.
+var ParseCorrection = parseCorrection
 
 // ErrReply is what an unreadable reply gets.
 var ErrReply = errReply

@@ -346,7 +346,11 @@ func (s *Store) returnGroup(ctx context.Context, g *group) {
 	deadline := time.Now().Add(s.budget)
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	if _, err := s.move(ctx, g.slot, g.answer.Now, items, units, deadline); err != nil {
+	_, err := s.move(ctx, g.slot, g.answer.Now, items, units, deadline)
+	if err == nil {
+		s.metrics.returned.WithLabelValues(string(givenBack)).Inc()
+	} else {
+		s.metrics.returned.WithLabelValues(string(givenNot)).Inc()
 		s.log.WarnContext(ctx, "what a refused decision charged was not given back", "slot", g.slot, "error", err.Error())
 	}
 }

@@ -32,7 +32,8 @@ local REMEMBER = '604800000' -- ms that corrections are known
 local MOST_REFUNDS = 100
 local OUTLIVES = 691200000000 -- µs that a quota outlives its period: 8 days
 local STALE, LOST, UNREADABLE = 'S', 'L', 'V'
-local BUCKET, QUOTA, FIXED, LOG, WALLET = 1, 2, 3, 4, 6 -- places of algorithms
+local BUCKET, QUOTA, FIXED, LOG, SLIDING, WALLET = 1, 2, 3, 4, 5, 6 -- places of algorithms
+local LONG = {[BUCKET] = 33, [FIXED] = 25, [SLIDING] = 33} -- bytes of their values
 
 local now = tonumber(A[1])
 if not now then
@@ -53,7 +54,7 @@ if lost then
   effect = LOST
 elseif kind ~= 'M' then
   local known = V[mark]
-  if known and known:byte() ~= VERSION then
+  if known and (known:byte() ~= VERSION or #known < 50) then
     effect = UNREADABLE
   elseif known then
     local version, from
@@ -137,10 +138,10 @@ if effect == 'C' then
       local units, taken, soft, flags, wait, delay, remaining, reset = 0, move, true, 0, 0, 0, 0, 0
       -- ALGORITHMS --
     elseif move < 0 then
-      local give, version = -move, VERSION
+      local give, version, long = -move, VERSION, raw and #raw or 0
       move = 0
       if raw then version = raw:byte() end
-      if version ~= VERSION then
+      if version ~= VERSION or raw and (algorithm == LOG and (long < 13 or (long - 13) % 12 ~= 0) or algorithm ~= LOG and long ~= LONG[algorithm]) then
         status = UNREADABLE
       elseif not raw then
         -- nothing is there to give back
@@ -186,12 +187,21 @@ if effect == 'C' then
         local from, current, previous, expiry
         version, from, current, previous, expiry = unstruct('<Bdddd', raw)
         local start, window = now - now % b, made - made % b
-        if window == from and start <= from + b then
+        if start > from then
+          previous = start == from + b and current or 0
+          from, current = start, 0
+        end
+        if window == from then
           give = min(give, current)
-          value, move = pack('<Bdddd', VERSION, from, current - give, previous, expiry), -give
-        elseif window == from - b and start <= from then
+          current = current - give
+        elseif window == from - b then
           give = min(give, previous)
-          value, move = pack('<Bdddd', VERSION, from, current, previous - give, expiry), -give
+          previous = previous - give
+        else
+          give = 0
+        end
+        if give > 0 then
+          value, move = pack('<Bdddd', VERSION, from, current, previous, expiry), -give
         end
       end
     end
