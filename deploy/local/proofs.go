@@ -34,6 +34,7 @@ func proofs(e *estate.Estate, began time.Time) []proof {
 		{"Too much traffic is cut at the gate", cutAtTheGate},
 		{"A monthly quota is used up", quotaUsedUp},
 		{"A limit is raised while traffic flows", limitRaised},
+		{"What was bought is spent, and a charge comes back once", walletSpent},
 	}
 	if e.Env["ELASTICSEARCH_URL"] != "" {
 		all = append(all, proof{"Every refusal can be searched for", refusalsFound(began)})

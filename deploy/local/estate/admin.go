@@ -48,8 +48,19 @@ func (a *Admin) Delete(ctx context.Context, kind, id string) error {
 	return err
 }
 
+// TopUp grants units to a tenant's prepaid wallet, once for each key. It returns
+// the answer.
+func (a *Admin) TopUp(ctx context.Context, tenant, meter, key string, units int64) (Object, error) {
+	o, _, err := a.send(ctx, http.MethodPost, "/v1/tenants/"+tenant+"/topups", "Idempotency-Key", key, Object{"meter": meter, "units": units})
+	return o, err
+}
+
 func (a *Admin) do(ctx context.Context, method, kind, id, ifMatch string, body Object) (Object, string, error) {
-	path := "/v1/" + kind + "/" + id
+	return a.send(ctx, method, "/v1/"+kind+"/"+id, "If-Match", ifMatch, body)
+}
+
+// send sends a header unless it is empty, and returns the answer and its ETag.
+func (a *Admin) send(ctx context.Context, method, path, header, value string, body Object) (Object, string, error) {
 	var content io.Reader = http.NoBody
 	if body != nil {
 		b, err := json.Marshal(body)
@@ -66,8 +77,8 @@ func (a *Admin) do(ctx context.Context, method, kind, id, ifMatch string, body O
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if ifMatch != "" {
-		req.Header.Set("If-Match", ifMatch)
+	if value != "" {
+		req.Header.Set(header, value)
 	}
 	resp, err := a.http.Do(req)
 	if err != nil {

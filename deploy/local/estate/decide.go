@@ -17,10 +17,13 @@ type Decision struct {
 	Status       int    `json:"status"`
 	Code         string `json:"code"`
 	RulesVersion int64  `json:"rules_version"`
+	DecisionID   string `json:"decision_id"`
+	Receipt      string `json:"receipt"`
 	Limits       []struct {
 		RuleID    string `json:"rule_id"`
 		Limit     int64  `json:"limit"`
 		Remaining int64  `json:"remaining"`
+		Balance   int64  `json:"balance"` // of a wallet
 	} `json:"limits"`
 }
 
@@ -30,6 +33,17 @@ func (d Decision) Limit(rule string) (limit int64, ok bool) {
 	for _, l := range d.Limits {
 		if l.RuleID == rule {
 			return l.Limit, true
+		}
+	}
+	return 0, false
+}
+
+// Balance returns what a wallet holds after the decision; ok is false when its
+// rule is not among the winners.
+func (d Decision) Balance(rule string) (balance int64, ok bool) {
+	for _, l := range d.Limits {
+		if l.RuleID == rule {
+			return l.Balance, true
 		}
 	}
 	return 0, false
@@ -56,29 +70,38 @@ func (e *Estate) Deciders() []*Decider {
 // Decide sends a decision request. Cost 0 in it asks and charges nothing.
 func (d *Decider) Decide(ctx context.Context, question Object) (Decision, error) {
 	var got Decision
-	b, err := json.Marshal(question)
+	return got, d.post(ctx, "/v1/decisions", question, &got)
+}
+
+// Refund gives back all that is left of a decision.
+func (d *Decider) Refund(ctx context.Context, of Decision) error {
+	return d.post(ctx, "/v1/decisions/"+of.DecisionID+"/refund", Object{"receipt": of.Receipt}, &struct{}{})
+}
+
+func (d *Decider) post(ctx context.Context, path string, body Object, answer any) error {
+	b, err := json.Marshal(body)
 	if err != nil {
-		return got, err
+		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.URL+"/v1/decisions", bytes.NewReader(b))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.URL+path, bytes.NewReader(b))
 	if err != nil {
-		return got, err
+		return err
 	}
 	req.Header.Set("Authorization", "Bearer "+d.Token)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := d.http.Do(req)
 	if err != nil {
-		return got, err
+		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
-		return got, err
+		return err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return got, fmt.Errorf("POST /v1/decisions: %s: %s", resp.Status, bytes.TrimSpace(answer))
+		return fmt.Errorf("POST %s: %s: %s", path, resp.Status, bytes.TrimSpace(text))
 	}
-	return got, json.Unmarshal(answer, &got)
+	return json.Unmarshal(text, answer)
 }
 
 // enforced bounds the wait for a catalogue to reach the gateways.
