@@ -55,6 +55,7 @@ type comparison struct {
 	near             int   // requests that found nine tenths of the limit used, or more
 	late             int   // let through though the limit was used
 	early            int   // refused though it was not
+	far              int   // of those, not near the limit
 	most             int64 // that passed in any window
 	exact            int   // requests that pass where the exact log decides by itself
 }
@@ -64,8 +65,8 @@ func (c comparison) percent(n int) float64 { return 100 * float64(n) / float64(c
 func (c comparison) wrong() int { return c.late + c.early }
 
 func (c comparison) String() string {
-	return fmt.Sprintf("%d requests: %.3f %% near the limit, %.4f %% wrong (%.4f %% let through, %.4f %% refused), at most %d in a window; %.2f %% pass, %.2f %% by the log",
-		c.requests, c.percent(c.near), c.percent(c.wrong()), c.percent(c.late), c.percent(c.early), c.most, c.percent(c.passed), c.percent(c.exact))
+	return fmt.Sprintf("%d requests: %.3f %% near the limit, %.4f %% wrong (%.4f %% let through, %.4f %% refused, %.4f %% not near it), at most %d in a window; %.2f %% pass, %.2f %% by the log",
+		c.requests, c.percent(c.near), c.percent(c.wrong()), c.percent(c.late), c.percent(c.early), c.percent(c.far), c.most, c.percent(c.passed), c.percent(c.exact))
 }
 
 func compare(t *testing.T, hits []hit, perMinute int64) (c comparison) {
@@ -89,7 +90,8 @@ func compare(t *testing.T, hits []hit, perMinute int64) (c comparison) {
 		after := 2*perMinute - ask(told, rule.SlidingWindowLog, 2*perMinute, h, cost).Remaining // twice, for it is told of more than pass
 		used := after - cost
 		c.requests, c.most = c.requests+1, max(c.most, after)
-		if used*10 >= perMinute*9 {
+		near := used*10 >= perMinute*9
+		if near {
 			c.near++
 		}
 		switch {
@@ -97,6 +99,9 @@ func compare(t *testing.T, hits []hit, perMinute int64) (c comparison) {
 			c.late++
 		case !passed && used < perMinute:
 			c.early++
+			if !near {
+				c.far++
+			}
 		}
 		if ask(log, rule.SlidingWindowLog, perMinute, h, 1).Passed {
 			c.exact++
@@ -128,6 +133,9 @@ func TestSlidingCounterAgainstLog(t *testing.T) {
 		}
 		if wrong := c.percent(c.wrong()); wrong < tt.leastWrong || wrong > tt.mostWrong {
 			t.Errorf("%d a minute: %.4f %% wrong, want %v to %v", tt.perMinute, wrong, tt.leastWrong, tt.mostWrong)
+		}
+		if far := c.percent(c.far); far > tt.mostWrong/3 {
+			t.Errorf("%d a minute: %.4f %% refused that are not near the limit, want at most %v", tt.perMinute, far, tt.mostWrong/3)
 		}
 		if served := c.percent(c.passed - c.exact); served < -1 || served > 1 {
 			t.Errorf("%d a minute: serves %.2f %% more than the log", tt.perMinute, served)

@@ -23,9 +23,9 @@ const maxTicks = 1 << 22
 // 2017). It is an estimate, for it takes the previous window's units to have
 // come evenly. At most limit pass in any window of the grid.
 //
-// It decides otherwise than the exact log only near the limit: 0.04 % of all
-// requests where 0.3 % are near it, 14 % where a quarter is. It is measured by
-// TestSlidingCounterAgainstLog and written down in docs/adr/0049.
+// How often it decides otherwise than the exact log depends on how many requests
+// are near the limit: 0.04 % where 0.3 % are, 14 % where a quarter is and comes in
+// bursts. TestSlidingCounterAgainstLog measures it, docs/adr/0049 has it.
 //
 // A counter holds the current window's first instant (From), Current and
 // Previous, each up to rule.MaxCapacity. A clock that went back stays in the
