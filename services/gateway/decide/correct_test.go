@@ -268,6 +268,51 @@ func caseSettleWay(t *testing.T, r *rig, w *way) {
 	}
 }
 
+// TestR1 guarantees the case's numbers: 95 used, a call that costs 5 makes 100;
+// its upstream fails, and giving back twice makes 95, once.
+func TestR1(t *testing.T) {
+	t.Parallel()
+
+	g := newGate(t, quota("month", 100))
+	g.ask(decide.Query{Tenant: "acme", Cost: units(95)})
+	receipt := g.charged(decide.Query{Tenant: "acme", Cost: units(5)})
+	if left := g.left("month"); left != 0 {
+		t.Errorf("%d left, want 0", left)
+	}
+	for i := range 2 {
+		if c := g.refund(receipt, "", 0); c.Units != 5 || c.RefundedTotal != 5 || c.Replayed != (i == 1) || g.left("month") != 5 {
+			t.Errorf("refund %d: %+v, %d left, want 5", i+1, c, g.left("month"))
+		}
+	}
+	if _, err := g.Refund(t.Context(), receipt, "another", 1); !errors.Is(err, decide.ErrRefundExceeds) || g.left("month") != 5 {
+		t.Errorf("under another id: %v, %d left, want ErrRefundExceeds and 5", err, g.left("month"))
+	}
+}
+
+// TestR2 guarantees the case's numbers: of 500 used in New York's March, 7 are
+// given back three seconds into April, of which 20 are used: 493 and 20.
+func TestR2(t *testing.T) {
+	t.Parallel()
+
+	april := time.Date(2026, time.April, 1, 4, 0, 0, 0, time.UTC)
+	g := newGate(t, quota("month", 1000))
+	g.tenant(&decide.Tenant{ID: "acme", Zone: zone(t, "America/New_York")})
+	g.at(april.Add(-time.Second))
+	g.ask(decide.Query{Tenant: "acme", Cost: units(493)})
+	receipt := g.charged(decide.Query{Tenant: "acme", Cost: units(7)})
+	g.at(april)
+	g.ask(decide.Query{Tenant: "acme", Cost: units(20)})
+	g.at(april.Add(3 * time.Second))
+	c := g.refund(receipt, "", 0)
+	u, _ := c.Usage()
+	if k := u.AppendCounters(nil); len(k) != 1 || k[0].Consumed != 500 || k[0].Refunded != 7 || !k[0].Span.End.Equal(april) {
+		t.Errorf("March: %+v, want 500 consumed and 7 refunded", k)
+	}
+	if l := g.ask(decide.Query{Tenant: "acme", Cost: units(0)}).Limits[0]; l.Consumed != 20 || l.Refunded != 0 || !l.PeriodStart.Equal(april) {
+		t.Errorf("April: %+v, want 20 consumed", l)
+	}
+}
+
 // TestRefundOfALateHour guarantees that what is given back goes to the period
 // that was charged, though it is over, the rule has gone and the plan is another
 // by then: the period that runs is not touched.

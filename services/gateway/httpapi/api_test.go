@@ -403,8 +403,12 @@ func TestRequestID(t *testing.T) {
 	f := newFace(t)
 	f.rate("burst", rule.Tenant, 10, nil)
 	const question = `{"request_id": "r-1", "tenant": "acme", "cost": 4}`
+	before := f.ask(question)
 	first := f.decided(question)
 	again := f.ask(question)
+	if again.body != before.body || !strings.Contains(again.body, `"receipt":"`) || before.header.Get("Idempotent-Replayed") != "" {
+		t.Errorf("two answers:\n%s%s", before.body, again.body)
+	}
 	if again.header.Get("Idempotent-Replayed") != "true" || !strings.Contains(again.body, first.DecisionID) || !strings.Contains(again.body, `"remaining":6`) {
 		t.Errorf("repeat: %v %s", again.header, again.body)
 	}
