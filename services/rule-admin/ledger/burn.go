@@ -25,7 +25,7 @@ func (w Wallet) settle(open []TopUp, now limit.Totals) (Wallet, []TopUp) {
 	if units >= 0 {
 		w.Owed = burn(open, units)
 	} else {
-		restore(open, -units)
+		w.Owed = -restore(open, -units)
 	}
 	var changed []TopUp
 	for _, t := range open {
@@ -47,13 +47,15 @@ func burn(open []TopUp, units int64) (left int64) {
 	return units
 }
 
-// restore gives units back to the top-ups, the last that were spent first.
-func restore(open []TopUp, units int64) {
+// restore gives units back to the top-ups, the last that were spent first, and
+// returns how many there were too many: those of top-ups that have expired.
+func restore(open []TopUp, units int64) (left int64) {
 	for _, t := range slices.Backward(inOrder(open)) {
 		n := min(units, t.Spent)
 		t.Spent -= n
 		units -= n
 	}
+	return units
 }
 
 // inOrder returns the top-ups as they are spent: by priority, the lower number

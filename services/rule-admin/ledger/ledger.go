@@ -44,7 +44,7 @@ type Wallet struct {
 	Meter   string
 	Granted int64 // less what expired
 	limit.Totals
-	Owed int64 // spent beyond what was granted
+	Owed int64 // spent beyond what was granted; negative: given back, of top-ups that have expired
 }
 
 // Books are what a turn may look at: nothing of them changes until it ends.

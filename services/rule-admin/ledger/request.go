@@ -120,7 +120,7 @@ func (r *Request) grant(b Books, at catalog.Moment, totals *limit.Totals, expire
 		GrantedTotal: e.Wallet.Granted, GrantedAt: at.Now, GrantedBy: r.Caller.Actor, Revision: at.Revision,
 	}
 	// What was spent beyond what was granted is paid from it first.
-	e.TopUp.Spent = min(e.Wallet.Owed, r.Units)
+	e.TopUp.Spent = min(max(0, e.Wallet.Owed), r.Units)
 	e.Wallet.Owed -= e.TopUp.Spent
 	return e, nil
 }

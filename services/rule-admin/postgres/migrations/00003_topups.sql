@@ -35,7 +35,7 @@ CREATE TABLE wallets (
     version       bigint NOT NULL, -- the revision of the last change
     consumed      bigint NOT NULL, -- as they were last read; both only rise
     refunded      bigint NOT NULL,
-    owed          bigint NOT NULL, -- spent beyond what was granted
+    owed          bigint NOT NULL, -- spent beyond what was granted, less what was given back of expired top-ups
     PRIMARY KEY (tenant, meter)
 );
 
