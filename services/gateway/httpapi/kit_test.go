@@ -91,6 +91,21 @@ func TestDocument(t *testing.T) {
 	}
 }
 
+// TestDocumentNamesEveryCode guarantees that whoever matches codes finds all of
+// them in the document.
+func TestDocumentNamesEveryCode(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, code := range httpapi.Codes() {
+		if !bytes.Contains(text, []byte("`"+code+"`")) {
+			t.Errorf("the document does not name `%s`", code)
+		}
+	}
+}
+
 const token = "0123456789abcdef0123456789abcdef"
 
 var t0 = time.Date(2026, 11, 30, 23, 0, 0, 0, time.UTC)

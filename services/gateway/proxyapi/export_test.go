@@ -2,8 +2,10 @@ package proxyapi
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"penstock.dev/services/gateway/decide"
@@ -17,6 +19,9 @@ func SetLimits(h http.Header, d *decide.Decision) { setLimits(h, d) }
 
 // Strip removes what no client may tell an upstream.
 func Strip(h http.Header) { strip(h) }
+
+// Codes are the codes of all refusals.
+func Codes() []string { return slices.Collect(maps.Keys(titles)) }
 
 // Forget forgets the upstreams that nobody has asked for since a time.
 func (g *Gate) Forget(before time.Time) { g.pool.forget(before) }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -320,6 +322,22 @@ func TestDegraded(t *testing.T) {
 	p := refused(t, w.Code, w.Header(), w.Body.String(), 503, "store-unavailable")
 	if w.Header().Get("Retry-After") != "1" || w.Header().Get("X-RateLimit-Remaining") != "" || w.Header().Get("X-RateLimit-Degraded") != "true" || !strings.Contains(p.Detail, "on_failure") {
 		t.Errorf("closed: %v %s", w.Header(), w.Body)
+	}
+}
+
+// TestDocumentNamesEveryCode guarantees that whoever matches codes of refusals
+// finds all of them in the document that the gateway serves.
+func TestDocumentNamesEveryCode(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../httpapi/openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := strings.FieldsFunc(string(text), func(r rune) bool { return r != '-' && (r < 'a' || r > 'z') })
+	for _, code := range proxyapi.Codes() {
+		if !slices.Contains(words, code) {
+			t.Errorf("the document does not name %s", code)
+		}
 	}
 }
 
