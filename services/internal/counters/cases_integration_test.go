@@ -15,66 +15,77 @@ import (
 	"penstock.dev/services/internal/counters"
 	"penstock.dev/services/internal/limit"
 	"penstock.dev/services/internal/redistest"
+	"penstock.dev/services/internal/rule"
 )
 
-// TestIntegrationE1WhatFits guarantees used + cost ≤ limit on a real Redis.
-func TestIntegrationE1WhatFits(t *testing.T) {
-	t.Parallel()
+// noon is the instant at which cases happen whose clock is the test's own: the
+// windows and periods of the epoch's grid that they use begin there.
+var noon = time.Date(2026, 11, 14, 12, 0, 0, 0, time.UTC)
+
+// each runs a case for every way to count, on one server.
+func each(t *testing.T, test func(t *testing.T, s *counters.Store, k kind)) {
+	t.Helper()
 	s := openStore(t, redistest.Start(t).URL, generous)
-	span := month(time.Now())
-	decide(t, s, quota("acme", span, 100, 99))
-	if a := decide(t, s, quota("acme", span, 100, 2)); a.Allowed || a.Results[0].Consumed != 99 {
-		t.Errorf("cost 2: %+v, want refused with 99 used", a)
-	}
-	if a := decide(t, s, quota("acme", span, 100, 1)); !a.Allowed || a.Results[0].Consumed != 100 {
-		t.Errorf("cost 1: %+v, want allowed with 100 used", a)
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) { test(t, s, k) })
 	}
 }
 
+// TestIntegrationE1WhatFits guarantees used + cost ≤ limit on a real Redis,
+// whatever counts; a wallet passes while anything is left.
+func TestIntegrationE1WhatFits(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s *counters.Store, k kind) {
+		ask := func(who string, cost int64) limit.Answer {
+			return at(t, s, noon, k.charge(who, noon, 100, time.Hour, cost))
+		}
+		ask("acme", 99)
+		if a := ask("acme", 2); a.Allowed != k.wallet || !k.wallet && a.Results[0].Remaining != 1 {
+			t.Errorf("cost 2: %+v, want allowed %v, else 1 left", a, k.wallet)
+		}
+		ask("other", 99)
+		if a := ask("other", 1); !a.Allowed || a.Results[0].Remaining != 0 || k.totals && a.Results[0].Consumed != 100 {
+			t.Errorf("cost 1: %+v, want allowed with 100 used", a)
+		}
+		if a := ask("other", 1); a.Allowed || a.Results[0].Remaining != 0 || k.totals && a.Results[0].Consumed != 100 {
+			t.Errorf("one more: %+v, want refused with 100 used", a)
+		}
+	})
+}
+
 // TestIntegrationE2Contention guarantees that 1,000 requests at once through
-// three gateways buy exactly the 100 units that there are, of a quota and of a
-// rate.
+// three gateways buy exactly the 100 units that there are, whatever counts, and
+// that each sees those before it.
 func TestIntegrationE2Contention(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	span := month(time.Now())
-	for name, charge := range map[string]limit.Charge{
-		"quota": quota("acme", span, 100, 1),
-		"gcra":  gcra("acme", 1, 24*time.Hour, 100, 1),
-	} {
-		stores := []*counters.Store{}
-		for range 3 {
-			stores = append(stores, openStore(t, server.URL, generous))
-		}
-		var wg sync.WaitGroup
+	stores := []*counters.Store{}
+	for range 3 {
+		stores = append(stores, openStore(t, server.URL, generous))
+	}
+	for _, k := range kinds {
+		charge := k.charge("acme", time.Now(), 100, rule.MaxWindow, 1)
 		var mu sync.Mutex
-		allowed, remaining := 0, map[int64]int{}
-		for i := range 1000 {
-			wg.Go(func() {
-				a, err := stores[i%3].Decide(t.Context(), limit.Decision{Charges: []limit.Charge{charge}})
-				if err != nil {
-					t.Error(err)
-					return
-				}
+		remaining := map[int64]int{}
+		allowed := crowd(t, 1000, func(i int) (limit.Answer, error) {
+			a, err := stores[i%3].Decide(t.Context(), limit.Decision{Charges: []limit.Charge{charge}})
+			if a.Allowed {
 				mu.Lock()
 				defer mu.Unlock()
-				if a.Allowed {
-					allowed++
-					remaining[a.Results[0].Remaining]++
-				}
-			})
-		}
-		wg.Wait()
+				remaining[a.Results[0].Remaining]++
+			}
+			return a, err
+		})
 		if allowed != 100 {
-			t.Errorf("%s: %d allowed, want 100", name, allowed)
+			t.Errorf("%s: %d allowed, want 100", k.name, allowed)
 		}
 		for left := range int64(100) {
 			if remaining[left] != 1 {
-				t.Errorf("%s: %d answers say that %d remain, want 1: each sees the others", name, remaining[left], left)
+				t.Errorf("%s: %d answers say that %d remain, want 1: each sees the others", k.name, remaining[left], left)
 			}
 		}
-		if a := decide(t, stores[0], charge); a.Allowed || name == "quota" && a.Results[0].Consumed != 100 {
-			t.Errorf("%s: afterwards %+v, want 100 used", name, a)
+		if a := decide(t, stores[0], charge); a.Allowed || k.totals && a.Results[0].Consumed != 100 {
+			t.Errorf("%s: afterwards %+v, want 100 used", k.name, a)
 		}
 	}
 }
@@ -156,40 +167,80 @@ func TestIntegrationFC05Waits(t *testing.T) {
 	}
 }
 
+// TestIntegrationFC05EveryAlgorithm guarantees that whatever counts says a wait
+// that is neither too short nor too long by a microsecond.
+func TestIntegrationFC05EveryAlgorithm(t *testing.T) {
+	t.Parallel()
+	const rest = 1_400 * time.Millisecond // of the minute
+	waits := map[string]time.Duration{
+		string(rule.SlidingWindowCounter): rest + time.Minute, // what it counted of this minute fades in the next
+		"prepaid wallet":                  limit.Never,
+	}
+	each(t, func(t *testing.T, s *counters.Store, k kind) {
+		ask := func(after time.Duration, cost int64) limit.Answer {
+			now := noon.Add(after)
+			return at(t, s, now, k.charge("acme", now, 5, time.Minute, cost))
+		}
+		ask(0, 5)
+		want, other := waits[k.name]
+		if !other {
+			want = rest
+		}
+		a := ask(time.Minute-rest, 5)
+		if a.Allowed || a.Results[0].RetryAfter != want {
+			t.Fatalf("1.4 s before the minute ends: %+v, want a wait of %v", a, want)
+		}
+		if want == limit.Never {
+			return
+		}
+		if a := ask(time.Minute-rest+want-time.Microsecond, 5); a.Allowed || a.Results[0].RetryAfter != time.Microsecond {
+			t.Errorf("a microsecond early: %+v, want a wait of 1µs", a)
+		}
+		if a := ask(time.Minute-rest+want, 5); !a.Allowed {
+			t.Errorf("in time: %+v, want allowed", a)
+		}
+	})
+}
+
 // TestIntegrationFC08OneRuleDoesNotBurnAnother guarantees that what one
-// integrator is refused costs its organisation nothing, in either order.
+// integrator is refused costs its organisation nothing, in either order,
+// whatever counts.
 func TestIntegrationFC08OneRuleDoesNotBurnAnother(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
-	span := month(time.Now())
-	for _, reverse := range []bool{false, true} {
-		s := openStore(t, server.URL, generous)
-		org := fmt.Sprint("org ", reverse)
-		ask := func(who string, cost int64) limit.Answer {
-			charges := []limit.Charge{quota(org, span, 10, cost), quota(org+who, span, 5, cost)}
-			if reverse {
-				slices.Reverse(charges)
-			}
-			return decide(t, s, charges...)
-		}
-		count := func(who string, n int) (allowed int) {
-			for range n {
-				if ask(who, 1).Allowed {
-					allowed++
+	each(t, func(t *testing.T, s *counters.Store, k kind) {
+		for _, reverse := range []bool{false, true} {
+			org := fmt.Sprint("org ", reverse)
+			ask := func(who string, cost int64) limit.Answer {
+				charges := []limit.Charge{k.charge(org, noon, 10, time.Minute, cost), k.charge(org+who, noon, 5, time.Minute, cost)}
+				if reverse {
+					slices.Reverse(charges)
 				}
+				a := at(t, s, noon, charges...)
+				if reverse {
+					slices.Reverse(a.Results)
+				}
+				return a
 			}
-			return allowed
+			count := func(who string, n int) (allowed int) {
+				for range n {
+					if ask(who, 1).Allowed {
+						allowed++
+					}
+				}
+				return allowed
+			}
+			if a, b := count("a", 8), count("b", 5); a != 5 || b != 5 {
+				t.Errorf("a %d of 8, b %d of 5 allowed, want 5 and 5", a, b)
+			}
+			if last := ask("b", 1); last.Allowed || last.Results[0].Passed || last.Results[1].Passed {
+				t.Errorf("b's last: %+v, want both to refuse", last)
+			}
+			a := ask("b", 0)
+			if a.Results[0].Remaining != 0 || a.Results[1].Remaining != 0 || k.totals && (a.Results[0].Consumed != 10 || a.Results[1].Consumed != 5) {
+				t.Errorf("%+v, want 10 and 5 used", a)
+			}
 		}
-		if a, b := count("a", 8), count("b", 5); a != 5 || b != 5 {
-			t.Errorf("a %d of 8, b %d of 5 allowed, want 5 and 5", a, b)
-		}
-		if last := ask("b", 1); last.Allowed || last.Results[0].Passed || last.Results[1].Passed {
-			t.Errorf("b's last: %+v, want both to refuse", last)
-		}
-		if a := decide(t, s, quota(org, span, 10, 0), quota(org+"b", span, 5, 0)); a.Results[0].Consumed != 10 || a.Results[1].Consumed != 5 {
-			t.Errorf("%+v, want 10 and 5 used", a)
-		}
-	}
+	})
 }
 
 // TestIntegrationFC13ScriptCacheLost guarantees that a flushed script cache
@@ -238,16 +289,23 @@ func TestIntegrationFC13ScriptCacheLost(t *testing.T) {
 }
 
 // TestIntegrationFC15LoweredLimit guarantees that what remains is derived from
-// what was used, whatever the limit was.
+// what was used, whatever the limit was and whatever counts.
 func TestIntegrationFC15LoweredLimit(t *testing.T) {
 	t.Parallel()
-	s := openStore(t, redistest.Start(t).URL, generous)
-	span := month(time.Now())
-	decide(t, s, quota("acme", span, 5_000_000, 35))
-	if a := decide(t, s, quota("acme", span, 10, 1)); a.Allowed || a.Results[0].Remaining != 0 || a.Results[0].Consumed != 35 {
-		t.Errorf("lowered to 10: %+v, want refused, 0 remaining, 35 used", a)
-	}
-	if a := decide(t, s, quota("acme", span, 100, 1)); !a.Allowed || a.Results[0].Remaining != 64 {
-		t.Errorf("raised to 100: %+v, want allowed, 64 remaining", a)
-	}
+	each(t, func(t *testing.T, s *counters.Store, k kind) {
+		high := int64(5_000_000)
+		if k.name == string(rule.SlidingWindowLog) {
+			high = rule.MaxLog
+		}
+		ask := func(max, cost int64) limit.Answer {
+			return at(t, s, noon, k.charge("acme", noon, max, time.Hour, cost))
+		}
+		first := ask(high, 35)
+		if a := ask(10, 1); a.Allowed || a.Results[0].Remaining != 0 || k.totals && a.Results[0].Consumed != 35 {
+			t.Errorf("lowered to 10: %+v, want refused, 0 remaining, 35 used", a)
+		}
+		if a := ask(100, 1); !a.Allowed || a.Results[0].Remaining != 64 || k.totals && a.Results[0].Reset != first.Results[0].Reset {
+			t.Errorf("raised to 100: %+v, want allowed, 64 remaining, and the same end", a)
+		}
+	})
 }
