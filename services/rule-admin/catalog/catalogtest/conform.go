@@ -7,10 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"penstock.dev/services/internal/rule"
 	"penstock.dev/services/rule-admin/catalog"
@@ -100,6 +102,7 @@ func Conform(t *testing.T, compile catalog.Compile, open func(t *testing.T) Stor
 		{"usage is made of tenants and what may count for them", counts},
 		{"a key is found by its digest", keys},
 		{"candidates are what may apply to a request", candidates},
+		{"what is explained is what gateways match", explains},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -709,3 +712,148 @@ func candidates(t *testing.T, s Store, c *catalog.Catalog) {
 		}
 	}
 }
+
+// explains: of random rules and random requests, the winners are those that
+// gateways find: the best of each group among all rules that match. Every rule
+// that could have applied is there, and those that lost say why.
+func explains(t *testing.T, s Store, c *catalog.Catalog) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := mathrand.New(mathrand.NewPCG(seed, 0))
+	pick := func(of ...string) string { return of[rng.IntN(len(of))] }
+	Seed(t, c)
+	Put(t, c, catalog.KindApplication, "ios", `{"tenant":"acme"}`, catalog.Condition{})
+	secret := Put(t, c, catalog.KindAPIKey, "acme-2", `{"tenant":"acme","application":"web"}`, catalog.Condition{}).Secret
+	Put(t, c, catalog.KindEndpoint, "refund", `{"service":"payments","path":"/v1/refund/{id}","cost":3}`, catalog.Condition{})
+	for i := range 150 {
+		var match []string
+		for name, values := range map[string][]string{
+			"tenant": {"acme", "globex"}, "plan": {"gold"}, "user": {"u1", "u2"}, "service": {"payments"},
+		} {
+			if rng.IntN(4) == 0 {
+				match = append(match, fmt.Sprintf("%q:%q", name, pick(values...)))
+			}
+		}
+		switch of := strings.Join(match, ","); {
+		case rng.IntN(4) == 0 && !strings.Contains(of, "globex"):
+			match = append(match, fmt.Sprintf(`"application":%q`, pick("web", "ios")))
+		case rng.IntN(6) == 0 && !strings.Contains(of, "globex"):
+			match = append(match, `"api_key":"acme-2"`)
+		}
+		if rng.IntN(4) == 0 {
+			match = append(match, fmt.Sprintf(`"endpoint":%q`, pick("pay", "refund")))
+		}
+		if rng.IntN(5) == 0 {
+			match = append(match, fmt.Sprintf(`"networks":[%q]`, pick("203.0.113.0/24", "198.51.100.0/24", "2001:db8::/32")))
+		}
+		kind := pick(
+			`"kind":"rate","algorithm":"gcra","limit":5,"window":"1s","subject":["tenant"]`,
+			`"kind":"rate","algorithm":"gcra","limit":5,"window":"1s","subject":["tenant","user"]`,
+			`"kind":"rate","algorithm":"fixed_window","limit":5,"window":"60s","subject":["ip"]`,
+			`"kind":"quota","limit":5,"subject":["tenant"],"period":{"unit":"month"}`,
+			`"kind":"wallet","wallet":"prepaid","subject":["tenant"]`,
+			`"kind":"block"`)
+		text := fmt.Sprintf(`{%s,"match":{%s},"priority":%d,"enabled":%v,"mode":%q%s}`, kind, strings.Join(match, ","), rng.IntN(2), rng.IntN(8) > 0,
+			pick("enforce", "enforce", "enforce", "shadow"), pick("", "", "", `,"condition":"method == 'POST'"`, `,"valid_to":"2026-01-01T00:00:00Z"`))
+		Put(t, c, catalog.KindRule, fmt.Sprintf("r%03d", i), text, catalog.Condition{})
+	}
+	stored, err := c.List(t.Context(), catalog.KindRule, "", 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+	won, lost := 0, 0
+	for range 60 {
+		q := rule.Request{
+			Tenant: pick("acme", "acme", "globex", "stranger", ""), Application: pick("web", "ios", ""), User: pick("u1", "u2", ""),
+			Service: pick("payments", "payments", ""), Method: pick("POST", "GET"), Path: pick("/v1/pay", "/v1/refund/7", "/v1/else", ""),
+		}
+		address := pick("203.0.113.9", "198.51.100.7", "2001:db8:1:2:3::4", "")
+		question, err := catalog.ReadQuestion([]byte(fmt.Sprintf(`{"tenant":%q,"application":%q,"user":%q,"service":%q,"method":%q,"path":%q,"client_ip":%q}`,
+			q.Tenant, q.Application, q.User, q.Service, q.Method, q.Path, address)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q.Tenant == "acme" && q.Application == "web" && rng.IntN(3) == 0 {
+			question.Secret, q.APIKey = secret, "acme-2"
+		}
+		got, err := c.Explain(t.Context(), question, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Plan = map[string]string{"acme": "gold"}[q.Tenant]
+		if q.Service != "" {
+			q.Endpoint = map[string]string{"/v1/pay POST": "pay", "/v1/refund/7 POST": "refund", "/v1/refund/7 GET": "refund"}[q.Path+" "+q.Method]
+		}
+		q.Cost = 1
+		if q.Endpoint == "refund" {
+			q.Cost = 3
+		}
+		q.Address = question.Request.Address
+		if got.Plan != q.Plan || got.Endpoint != q.Endpoint || got.APIKey != q.APIKey || got.Cost != q.Cost {
+			t.Fatalf("%+v is explained as %+v", q, got)
+		}
+		want := winners(t, stored, &q, now)
+		var all []string
+		for _, candidate := range got.Candidates {
+			all = append(all, candidate.RuleID)
+			if candidate.Won != want[candidate.RuleID] || candidate.Won == (len(candidate.Reasons) > 0) {
+				t.Errorf("%+v: %s won %v for %+v, and to a gateway that is %v", q, candidate.RuleID, candidate.Won, candidate.Reasons, want[candidate.RuleID])
+			}
+			for _, r := range candidate.Reasons {
+				if r.BeatenBy != "" && !want[r.BeatenBy] {
+					t.Errorf("%s lost to %s, which did not win", candidate.RuleID, r.BeatenBy)
+				}
+			}
+			if candidate.Won {
+				won++
+			} else {
+				lost++
+			}
+		}
+		for id := range want {
+			if !slices.Contains(all, id) {
+				t.Errorf("%+v: a gateway finds %s, which is no candidate", q, id)
+			}
+		}
+		if len(got.Groups) != len(want) || got.Omitted {
+			t.Errorf("%+v: %d groups, omitted %v, want %d", q, len(got.Groups), got.Omitted, len(want))
+		}
+		if b := got.BlockedBy; b != "" && !want[b] {
+			t.Errorf("blocked by %s, which did not win", b)
+		}
+	}
+	if won < 60 || lost < 60 {
+		t.Errorf("%d won and %d lost: the generator no longer tests both", won, lost)
+	}
+}
+
+// winners are the rules that a gateway would find.
+func winners(t *testing.T, stored []*catalog.Object, q *rule.Request, now time.Time) map[string]bool {
+	t.Helper()
+	best := map[rule.Group]*rule.Rule{}
+	for _, o := range stored {
+		body := o.Body.(*catalog.Rule) // a rule's body
+		r, faults := body.Resolve(o.ID)
+		if len(faults) > 0 {
+			t.Fatal(faults)
+		}
+		if body.Condition != nil {
+			r.Condition = posts{}
+		}
+		if r.Matches(q, now) && (best[r.Group()] == nil || r.Beats(best[r.Group()])) {
+			best[r.Group()] = &r
+		}
+	}
+	out := map[string]bool{}
+	for _, r := range best {
+		out[r.ID] = true
+	}
+	return out
+}
+
+// posts is the condition that the suite uses.
+type posts struct{}
+
+func (posts) Text() string               { return "method == 'POST'" }
+func (posts) Holds(q *rule.Request) bool { return q.Method == "POST" }
