@@ -17,6 +17,7 @@ import (
 	"penstock.dev/services/internal/limit"
 	"penstock.dev/services/internal/period"
 	"penstock.dev/services/internal/redistest"
+	"penstock.dev/services/internal/rule"
 )
 
 // TestIntegrationLostReplyChargesOnce guarantees that a decision whose reply
@@ -365,42 +366,55 @@ func TestIntegrationValuesOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// TestIntegrationFullStore guarantees that without memory a full counter still
-// denies, what would have to be written is not decided, and nothing is half
-// written.
-func TestIntegrationFullStore(t *testing.T) {
+// TestIntegrationFC35FullStore guarantees that without memory (b of the case) a
+// full counter still denies, what would have to be written is not decided nor
+// corrected, and nothing is half written, whatever counts.
+func TestIntegrationFC35FullStore(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--maxmemory-policy", "noeviction")
 	s, client := openStore(t, server.URL, generous), server.Client()
-	span := month(time.Now())
-	full, fresh := quota("full", span, 5, 1), quota("fresh", span, 5, 1)
-	decide(t, s, quota("full", span, 5, 5))
-	if err := client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
-	if a := decide(t, s, full); a.Allowed || a.Results[0].Consumed != 5 {
-		t.Errorf("the full counter: %+v, want denied", a)
-	}
-	for range 2 * counters.BreakerMisses {
-		_, err := s.Decide(t.Context(), limit.Decision{Charges: []limit.Charge{fresh}})
-		if !errors.Is(err, counters.ErrUnavailable) || !strings.Contains(err.Error(), "OOM") {
-			t.Errorf("the new counter: %v, want ErrUnavailable for want of memory", err)
+	decide(t, s, prepaid("acme", 1, 0)) // adopts it
+	memory := func(bytes string) {
+		if err := client.ConfigSet(t.Context(), "maxmemory", bytes).Err(); err != nil {
+			t.Fatal(err)
 		}
 	}
-	// Together in one call: each has its own answer. What was weighed against
-	// a charge that could not be written does not stand.
-	last := quota("fresh", span, 5, 5)
-	answers, err := s.Each(t.Context(), limit.Decision{Charges: []limit.Charge{full}}, limit.Decision{Charges: []limit.Charge{fresh}}, limit.Decision{Charges: []limit.Charge{last}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if answers[0] != nil || answers[1] == nil || answers[2] == nil {
-		t.Errorf("full %v, fresh %v, its last %v; want an answer and two errors", answers[0], answers[1], answers[2])
-	}
-	if err := client.ConfigSet(t.Context(), "maxmemory", "0").Err(); err != nil {
-		t.Fatal(err)
-	}
-	if a := decide(t, s, last); !a.Allowed {
-		t.Errorf("with memory: %+v, want all 5 to be left", a)
+	for _, k := range kinds {
+		memory("0")
+		charge := func(who string, cost int64) limit.Charge {
+			return k.charge(who, time.Now(), 5, rule.MaxWindow, cost)
+		}
+		before := decide(t, s, charge("full", 5))
+		memory("1")
+		if a := decide(t, s, charge("full", 1)); a.Allowed || a.Results[0].Remaining != 0 {
+			t.Errorf("%s: the full counter: %+v, want denied", k.name, a)
+		}
+		for range 2 * counters.BreakerMisses {
+			_, err := s.Decide(t.Context(), limit.Decision{Charges: []limit.Charge{charge("fresh", 1)}})
+			if !errors.Is(err, counters.ErrUnavailable) || !strings.Contains(err.Error(), "OOM") {
+				t.Errorf("%s: the new counter: %v, want ErrUnavailable for want of memory", k.name, err)
+			}
+		}
+		// Together in one call: each has its own answer. What was weighed against
+		// a charge that could not be written does not stand.
+		last := charge("fresh", 5)
+		answers, err := s.Each(t.Context(), limit.Decision{Charges: []limit.Charge{charge("full", 1)}}, limit.Decision{Charges: []limit.Charge{charge("fresh", 1)}}, limit.Decision{Charges: []limit.Charge{last}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answers[0] != nil || answers[1] == nil || answers[2] == nil {
+			t.Errorf("%s: full %v, fresh %v, its last %v; want an answer and two errors", k.name, answers[0], answers[1], answers[2])
+		}
+		c := refund(charged(&before, 5, charge("full", 5)), "r", 0)
+		if a, err := s.Correct(t.Context(), c); !errors.Is(err, counters.ErrUnavailable) || !strings.Contains(err.Error(), "OOM") {
+			t.Errorf("%s: a refund: %+v, %v, want ErrUnavailable for want of memory", k.name, a, err)
+		}
+		memory("0")
+		if a := decide(t, s, last); !a.Allowed {
+			t.Errorf("%s: with memory: %+v, want all 5 to be left", k.name, a)
+		}
+		if a := correct(t, s, c); a.Effect != limit.Corrected || a.Items[0].Units != -5 {
+			t.Errorf("%s: the refund with memory: %+v, want 5 given back", k.name, a)
+		}
 	}
 }
