@@ -1,6 +1,8 @@
 package decide
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"penstock.dev/services/internal/limit"
@@ -16,10 +18,25 @@ func (in *inquiry) passed() Decision {
 	}
 	for _, r := range in.unlimited {
 		l := terms(r, period.Span{})
-		l.Passed, l.Remaining = true, rule.Unlimited
-		d.Limits = append(d.Limits, l)
+		d.Limits = append(d.Limits, *l.unlimited())
 	}
 	return d
+}
+
+// unlimited makes l what a rate that never refuses says.
+func (l *Limit) unlimited() *Limit {
+	l.Passed, l.Remaining = true, rule.Unlimited
+	return l
+}
+
+// byRule is one list of two, each by rule id.
+func byRule(counted, unlimited []Limit) []Limit {
+	if len(unlimited) == 0 {
+		return counted
+	}
+	all := slices.Concat(counted, unlimited)
+	slices.SortFunc(all, func(a, b Limit) int { return strings.Compare(a.RuleID, b.RuleID) })
+	return all
 }
 
 // uncounted is the answer to a request that no counter is asked about.
@@ -39,7 +56,7 @@ func (in *inquiry) decided(a *limit.Answer) (Decision, bool) {
 		in.at = a.Now
 	}
 	in.results, in.charged = a.Results, a.Charged
-	d.Limits = append(in.limits(a.Results), d.Limits...)
+	d.Limits = byRule(in.limits(a.Results), d.Limits)
 	if a.Allowed {
 		d.Delay = in.delay()
 		return d, true

@@ -9,14 +9,15 @@ import (
 )
 
 // noteFormat is the first byte of a note. Another one is not read.
-const noteFormat = 2
+const noteFormat = 3
 
 // A note is what a replay needs beside the store's results, because the rules
 // may be others by then: the terms of each limit, in the order of the charges,
-// and what else its receipt says.
+// those of rates that never refuse, and what else its receipt says.
 type note struct {
 	cost, revision int64
 	ticket
+	unlimited []Limit
 }
 
 // note returns the note of a decision, nil when it is too long to be kept.
@@ -25,7 +26,16 @@ func (in *inquiry) note() []byte {
 	b = binary.AppendVarint(b, in.cost)
 	b = binary.AppendVarint(b, in.rules.revision)
 	t := in.ticket()
-	if b = t.append(b); len(b) > limit.MaxNote {
+	b = t.append(b)
+	b = binary.AppendUvarint(b, uint64(len(in.unlimited)))
+	for _, r := range in.unlimited {
+		c := Charged{RuleID: r.ID, Item: limit.Item{Charge: limit.Charge{
+			Algorithm: r.Algorithm, Soft: r.Soft, Limit: r.Limit, Window: r.Window,
+			Counter: limit.Identity{Shadow: r.Mode == rule.Shadow, Kind: r.Kind, Meter: r.Meter},
+		}}}
+		b = c.append(b)
+	}
+	if len(b) > limit.MaxNote {
 		return nil
 	}
 	return b
@@ -41,6 +51,11 @@ func (in *inquiry) readNote(b []byte) (n note, ok bool) {
 	r := reader{rest: b[1:]}
 	n.cost, n.revision = r.int(), r.int()
 	n.ticket = r.ticket(&identity{tenant: q.Tenant, application: q.Application, user: q.User, key: q.APIKey})
+	for left := r.count(); left > 0 && !r.bad; left-- {
+		c := r.charged(&identity{}, &ticket{})
+		l := c.terms()
+		n.unlimited = append(n.unlimited, *l.unlimited())
+	}
 	return n, !r.bad && len(r.rest) == 0
 }
 

@@ -50,7 +50,7 @@ func (q *Query) fingerprint(address string) (f [16]byte) {
 // that cannot be read costs the list of limits and the receipt, not the answer.
 func (in *inquiry) replayed(a *limit.Answer) Decision {
 	d := in.passed()
-	d.ID, d.Replayed = a.DecisionID, true
+	d.ID, d.Replayed, d.Limits = a.DecisionID, true, nil
 	n, ok := in.readNote(a.Note)
 	if !ok || len(n.charges) != len(a.Results) {
 		return d
@@ -64,7 +64,7 @@ func (in *inquiry) replayed(a *limit.Answer) Decision {
 			d.Delay = max(d.Delay, a.Results[i].Delay)
 		}
 	}
-	d.Cost, d.RulesVersion, d.Limits = n.cost, n.revision, append(limits, d.Limits...)
+	d.Cost, d.RulesVersion, d.Limits = n.cost, n.revision, byRule(limits, n.unlimited)
 	first := in.receipt(d.ID, a.Decided, n.cost, n.revision, n.ticket, a.Results)
 	d.first = &first
 	return d

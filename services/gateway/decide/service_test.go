@@ -685,3 +685,31 @@ func TestUnlimitedRate(t *testing.T) {
 		t.Errorf("alone: %+v", d)
 	}
 }
+
+// TestUnlimitedRatesKeepTheirPlace guarantees that the list of limits is by rule
+// id also where some never refuse, and that a repeat has the first answer's,
+// whatever the rules are by then.
+func TestUnlimitedRatesKeepTheirPlace(t *testing.T) {
+	t.Parallel()
+
+	free, trial := rate("a-free", 0, rule.Unlimited), rate("c-trial", rule.IP, rule.Unlimited)
+	trial.Mode = rule.Shadow
+	g := newGate(t, free, rate("b-burst", rule.Tenant, 10), trial, quota("d-month", 10))
+	q := decide.Query{Tenant: "acme", RequestID: "r-1", Address: t0Address}
+	first := g.ask(q)
+	var order []string
+	for _, l := range first.Limits {
+		order = append(order, l.RuleID)
+	}
+	if diff := cmp.Diff([]string{"a-free", "b-burst", "c-trial", "d-month"}, order); diff != "" {
+		t.Errorf("limits (-want +got)\n%s", diff)
+	}
+	g.rule(rate("a-free", 0, 5))
+	g.put(decide.RuleKind, "c-trial", nil)
+	g.rule(rate("e-free", rule.Tenant|rule.IP, rule.Unlimited))
+	again := g.ask(q)
+	first.Replayed = true
+	if diff := cmp.Diff(first, again, cmpopts.IgnoreUnexported(decide.Decision{})); diff != "" {
+		t.Errorf("repeat (-first +again)\n%s", diff)
+	}
+}
