@@ -86,6 +86,9 @@ func (s *Store) At(ctx context.Context, now time.Time, decisions ...limit.Decisi
 	return answers, nil
 }
 
+// Adopt says whether s adopts a server that lost something.
+func (s *Store) Adopt(yes bool) { s.adopt = yes }
+
 // CorrectWith has s run another correcting script.
 func (s *Store) CorrectWith(text string) { s.scripts.correct = newScript(text) }
 
