@@ -15,6 +15,7 @@ func (in *inquiry) passed() Decision {
 	d := Decision{
 		ID: in.id, Outcome: Allow, Status: statusOK, Cost: in.cost,
 		RulesVersion: in.rules.revision, Peek: in.peek, basis: in,
+		ShadowBlocked: in.trying != nil,
 	}
 	for _, r := range in.unlimited {
 		l := terms(r, period.Span{})

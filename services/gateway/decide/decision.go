@@ -79,6 +79,8 @@ type Decision struct {
 	Replayed     bool          // a decision with this request id had charged; this is its answer
 	Peek         bool          // asked with cost 0: nothing was charged
 
+	ShadowBlocked bool // a block rule in shadow applies, which no limit shows
+
 	basis *inquiry // what Usage and Receipt tell of
 	first *Receipt // of a replay: what the first decision charged; nil: nothing, or it is not known
 }

@@ -32,6 +32,7 @@ type inquiry struct {
 	winners   []*rule.Rule  // the ones that count, by id
 	unlimited []*rule.Rule  // rates that never refuse: winners that need no counter
 	blocking  *rule.Rule    // an enforced block rule, beside which nothing counts
+	trying    *rule.Rule    // a block rule in shadow
 	spans     []period.Span // of the winners, when they were last asked about
 	room      [8]*rule.Rule
 
@@ -88,8 +89,7 @@ func (s *Snapshot) endpointOf(q *Query) *EndpointDef {
 // plain is an address as rules write it: IPv4 as such, and without a zone.
 func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// match finds the rules that apply at now. Block rules count nothing, and one
-// in shadow does nothing at all.
+// match finds the rules that apply at now. Block rules count nothing.
 func (in *inquiry) match(now time.Time) {
 	all := in.rules.winners(in.room[:0], &in.request, now)
 	in.winners = all[:0]
@@ -101,6 +101,8 @@ func (in *inquiry) match(now time.Time) {
 			in.winners = append(in.winners, r)
 		case r.Mode == rule.Enforce:
 			in.blocking = r
+		default:
+			in.trying = r
 		}
 	}
 	if in.blocking != nil {

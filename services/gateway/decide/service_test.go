@@ -242,7 +242,7 @@ func TestDecide(t *testing.T) {
 			want:  answer{Outcome: decide.Blocked, Status: 403, Code: decide.BlockedByRule, RuleID: "banned"},
 		},
 		{
-			name: "a block rule in shadow does nothing",
+			name: "a block rule in shadow lets pass",
 			rules: []*rule.Rule{rate("burst", rule.Tenant, 10), {
 				ID: "banned", Enabled: true, Mode: rule.Shadow, Kind: rule.Block, Algorithm: rule.NoAlgorithm,
 			}},

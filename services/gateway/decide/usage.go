@@ -145,8 +145,11 @@ func (in *inquiry) ruleByID(id string) *rule.Rule {
 }
 
 // shadowRefusal is the shadow rule that would have refused, the one with the
-// longest wait where there are several, or nil.
+// longest wait where there are several, or nil. A block never ends.
 func (in *inquiry) shadowRefusal() (refusing *rule.Rule) {
+	if in.trying != nil {
+		return in.trying
+	}
 	var wait time.Duration
 	for i := range in.results {
 		r, got := in.winners[i], &in.results[i]

@@ -73,6 +73,22 @@ func TestUsage(t *testing.T) {
 			want:  told{decide.VerdictShadowDeny, 200, "try", rule.CalendarQuota, 2, []counter{{"month", 2, 6, 0, true}, {"try", 0, 4, 0, true}}},
 		},
 		{
+			name: "a block rule in shadow would have refused",
+			rules: []*rule.Rule{quota("month", 100), {
+				ID: "banned", Enabled: true, Mode: rule.Shadow, Kind: rule.Block, Algorithm: rule.NoAlgorithm, OnFailure: rule.Open,
+			}},
+			query: decide.Query{Tenant: "acme"},
+			want:  told{decide.VerdictShadowDeny, 200, "banned", rule.NoAlgorithm, 1, []counter{{"month", 1, 1, 0, true}}},
+		},
+		{
+			name: "a block rule in shadow says nothing beside a refusal",
+			rules: []*rule.Rule{rate("burst", rule.Tenant, 0), {
+				ID: "banned", Enabled: true, Mode: rule.Shadow, Kind: rule.Block, Algorithm: rule.NoAlgorithm, OnFailure: rule.Open,
+			}},
+			query: decide.Query{Tenant: "acme"},
+			want:  told{Verdict: decide.VerdictDeny, Status: 429, Rule: "burst", Algorithm: rule.GCRA, Cost: 1},
+		},
+		{
 			name:  "what an enforced rule refuses is no shadow refusal",
 			rules: []*rule.Rule{quota("month", 5), with(quota("try", 5), shadow)}, spend: 5,
 			query: decide.Query{Tenant: "acme"},

@@ -154,7 +154,7 @@ func (d *Decisions) account(ctx context.Context, answer *decide.Decision, err er
 	}
 	if answer.Replayed {
 		d.replays.Inc()
-	} else if answer.Outcome == decide.Allow && shadowed(answer.Limits) {
+	} else if answer.Outcome == decide.Allow && (answer.ShadowBlocked || shadowed(answer.Limits)) {
 		d.shadow.Inc()
 	}
 }

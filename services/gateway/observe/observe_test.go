@@ -137,6 +137,11 @@ func TestDecisions(t *testing.T) {
 			[]string{`ratelimit_decisions_total{outcome="ALLOW"}`, "penstock_gateway_shadow_refusals_total"},
 		},
 		{
+			"a pass that a shadow rule would have blocked",
+			scripted{decision: decide.Decision{Outcome: decide.Allow, ShadowBlocked: true}},
+			[]string{`ratelimit_decisions_total{outcome="ALLOW"}`, "penstock_gateway_shadow_refusals_total"},
+		},
+		{
 			"a repeat",
 			scripted{decision: decide.Decision{Outcome: decide.Allow, Replayed: true, Limits: []decide.Limit{{Mode: rule.Shadow}}}},
 			[]string{`ratelimit_decisions_total{outcome="ALLOW"}`, "penstock_gateway_replays_total"},
