@@ -14,19 +14,20 @@ import (
 )
 
 // The tenants of a page, the rules that count for one of them or for all, and
-// what they were granted. The conditions on rules are those of an index.
+// what they were granted. The conditions on rules are those of an index, and so
+// is the collation of what they are compared with.
 const (
-	pageOfTenants = `SELECT * FROM objects WHERE kind = 'tenant' AND id > $1 ORDER BY id LIMIT $2`
-	oneTenant     = `SELECT * FROM objects WHERE kind = 'tenant' AND id = $1 LIMIT $2`
-	counting      = `, ids AS MATERIALIZED (SELECT array_agg(id) AS list FROM page)
+	countPage   = `WITH page AS MATERIALIZED (SELECT * FROM objects WHERE kind = 'tenant' AND id > $1 ORDER BY id LIMIT $2)` + countOfPage
+	countTenant = `WITH page AS MATERIALIZED (SELECT * FROM objects WHERE kind = 'tenant' AND id = $1 LIMIT $2)` + countOfPage
+	countOfPage = `
 		SELECT kind, ` + objectColumns + `, '', 0 FROM page
 		UNION ALL
 		SELECT kind, ` + objectColumns + `, '', 0 FROM objects
 		WHERE kind = 'rule' AND body ->> 'kind' IN ('quota', 'wallet')
-			AND coalesce(body #>> '{match,tenant}', '') = ANY (ARRAY(SELECT '' UNION ALL SELECT unnest(list) FROM ids))
+			AND coalesce(body #>> '{match,tenant}', '') = ANY (ARRAY(SELECT '' UNION ALL SELECT id COLLATE "default" FROM page))
 		UNION ALL
 		SELECT 'wallet', tenant, version, NULL, NULL, 'epoch', '', meter, granted_total FROM wallets
-		WHERE tenant = ANY (ARRAY(SELECT unnest(list) FROM ids))
+		WHERE tenant = ANY (ARRAY(SELECT id FROM page))
 		ORDER BY 1, 2`
 )
 
@@ -36,9 +37,9 @@ func (s *Store) Counting(ctx context.Context, after string, most int, only strin
 	if err := s.usable(); err != nil {
 		return out, err
 	}
-	sql, first := `WITH page AS MATERIALIZED (`+pageOfTenants+`)`+counting, after
+	sql, first := countPage, after
 	if only != "" {
-		sql, first = `WITH page AS MATERIALIZED (`+oneTenant+`)`+counting, only
+		sql, first = countTenant, only
 	}
 	rows, err := s.pool.Query(ctx, sql, first, most)
 	if err != nil {
@@ -90,13 +91,31 @@ func loadObject(o *catalog.Object, body, kept []byte) (err error) {
 	return nil
 }
 
+// What an explanation asks. The conditions are those of indexes.
+const (
+	selectKey  = `SELECT ` + objectColumns + ` FROM objects WHERE kind = 'api_key' AND kept ->> 'digest' = $1`
+	selectNear = `
+		SELECT kind, ` + objectColumns + ` FROM objects WHERE kind = 'tenant' AND id = $1
+		UNION ALL
+		SELECT kind, ` + objectColumns + ` FROM objects WHERE kind = 'endpoint' AND body ->> 'service' = $2`
+	selectCandidates = `
+		(SELECT ` + objectColumns + ` FROM objects WHERE kind = 'rule' AND id = $8)
+		UNION ALL
+		(SELECT ` + objectColumns + ` FROM objects
+		WHERE kind = 'rule' AND coalesce(body #>> '{match,tenant}', '') IN ('', $1) AND coalesce(body #>> '{match,application}', '') IN ('', $2)
+			AND coalesce(body #>> '{match,user}', '') IN ('', $3) AND coalesce(body #>> '{match,api_key}', '') IN ('', $4) AND id <> $8
+		ORDER BY coalesce(body #>> '{match,plan}', '') IN ('', $5) AND coalesce(body #>> '{match,service}', '') IN ('', $6)
+			AND coalesce(body #>> '{match,endpoint}', '') IN ('', $7) DESC, id
+		LIMIT $9)
+		LIMIT $9`
+)
+
 // KeyOf returns the API key whose secret has the digest, or nil.
 func (s *Store) KeyOf(ctx context.Context, digest []byte) (*catalog.Object, error) {
 	if err := s.usable(); err != nil {
 		return nil, err
 	}
-	rows, err := s.pool.Query(ctx, `SELECT `+objectColumns+` FROM objects WHERE kind = 'api_key' AND kept ->> 'digest' = $1`,
-		base64.StdEncoding.EncodeToString(digest)) // as JSON has it
+	rows, err := s.pool.Query(ctx, selectKey, base64.StdEncoding.EncodeToString(digest)) // as JSON has it
 	if err != nil {
 		return nil, fail("read a key", err)
 	}
@@ -109,10 +128,7 @@ func (s *Store) Surroundings(ctx context.Context, tenant, service string) (out c
 	if err := s.usable(); err != nil {
 		return out, err
 	}
-	rows, err := s.pool.Query(ctx, `
-		SELECT kind, `+objectColumns+` FROM objects WHERE kind = 'tenant' AND id = $1
-		UNION ALL
-		SELECT kind, `+objectColumns+` FROM objects WHERE kind = 'endpoint' AND body ->> 'service' = $2`, tenant, service)
+	rows, err := s.pool.Query(ctx, selectNear, tenant, service)
 	if err != nil {
 		return out, fail("read surroundings", err)
 	}
@@ -129,22 +145,12 @@ func (s *Store) Surroundings(ctx context.Context, tenant, service string) (out c
 }
 
 // Candidates returns the rules whose selectors of tenant, application, user and
-// API key hold for a request, and the one that extra names. The conditions are
-// those of an index.
+// API key hold for a request, and the one that extra names.
 func (s *Store) Candidates(ctx context.Context, q *rule.Request, extra string, most int) ([]*catalog.Object, error) {
 	if err := s.usable(); err != nil {
 		return nil, err
 	}
-	rows, err := s.pool.Query(ctx, `
-		(SELECT `+objectColumns+` FROM objects WHERE kind = 'rule' AND id = $8)
-		UNION ALL
-		(SELECT `+objectColumns+` FROM objects
-		WHERE kind = 'rule' AND coalesce(body #>> '{match,tenant}', '') IN ('', $1) AND coalesce(body #>> '{match,application}', '') IN ('', $2)
-			AND coalesce(body #>> '{match,user}', '') IN ('', $3) AND coalesce(body #>> '{match,api_key}', '') IN ('', $4) AND id <> $8
-		ORDER BY coalesce(body #>> '{match,plan}', '') IN ('', $5) AND coalesce(body #>> '{match,service}', '') IN ('', $6)
-			AND coalesce(body #>> '{match,endpoint}', '') IN ('', $7) DESC, id
-		LIMIT $9)
-		LIMIT $9`,
+	rows, err := s.pool.Query(ctx, selectCandidates,
 		q.Tenant, q.Application, q.User, q.APIKey, q.Plan, q.Service, q.Endpoint, extra, most)
 	if err != nil {
 		return nil, fail("read candidates", err)
