@@ -226,3 +226,45 @@ func TestIntegrationFrozenPolicies(t *testing.T) {
 		t.Errorf("decisions resumed after %v, want 5 s", took)
 	}
 }
+
+// TestIntegrationLocalShares guarantees that two gateways which lose the store
+// together let a local rule's limit through, each its half, also after one of
+// them has been replaced by another run of it.
+func TestIntegrationLocalShares(t *testing.T) {
+	t.Parallel()
+
+	const limit, asked = 20, 25
+	e := newEstate(t)
+	e.rate("local", "acme", rulesv1.AlgorithmFixedWindow, 366*24*time.Hour, limit, rulesv1.OnFailureLocal)
+	second := []string{"-redis-budget", "50ms", "-gateway-id", "gateway-2", "-data-dir", t.TempDir()}
+	gateways := []*gateway{e.start("-redis-budget", "50ms"), e.start(second...)}
+	knowsTwo := func() {
+		for _, g := range gateways {
+			g.ready()
+			kafkatest.Eventually(t, func() bool {
+				_, _, page := g.get(g.admin + "/metrics")
+				return strings.Contains(page, "penstock_gateway_gateways 2\n")
+			}, "two gateways that know of each other")
+		}
+	}
+	knowsTwo()
+	gateways[1].stop()
+	gateways[1] = e.start(second...)
+	knowsTwo()
+	e.redis.Freeze()
+	for i, g := range gateways {
+		passed := 0
+		for range asked {
+			switch a := g.ask(`{"tenant": "acme"}`); {
+			case !a.Degraded || a.Status == 429 && (a.RuleID != "local" || a.Code != "rate-limited"):
+				t.Errorf("gateway %d: %+v, want a degraded answer of the local rule", i+1, a)
+			case a.Status == 200:
+				passed++
+			}
+		}
+		if passed != limit/len(gateways) {
+			t.Errorf("gateway %d lets %d through, want %d", i+1, passed, limit/len(gateways))
+		}
+	}
+	e.redis.Thaw()
+}
