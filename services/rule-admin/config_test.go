@@ -33,12 +33,12 @@ func good() map[string]string {
 func TestConfigNamesEveryFault(t *testing.T) {
 	t.Parallel()
 	_, err := parse(map[string]string{"PENSTOCK_TOKENS": "ops:root:0123456789abcdef"},
-		"-listen", "", "-admin-listen", "", "-database-connections", "1", "-schema-registry", "", "-schema-registry-password", "fedcba9876543210", "-request-timeout", "1ms", "-outbox-keep", "1s")
+		"-listen", "", "-admin-listen", "", "-database-connections", "1", "-schema-registry", "", "-schema-registry-password", "fedcba9876543210", "-request-timeout", "1ms", "-outbox-keep", "1s", "-redis-url", "http://h", "-redis-cluster")
 	if !errors.Is(err, boot.ErrConfig) {
 		t.Fatalf("parseConfig = %v, want a refused configuration", err)
 	}
 	for _, want := range []string{
-		"-listen", "-admin-listen", "-database-url", "-database-connections", "-schema-registry", "-schema-registry-password", "-tokens", "-request-timeout", "-outbox-keep",
+		"-listen", "-admin-listen", "-database-url", "-database-connections", "-schema-registry", "-schema-registry-password", "-tokens", "-request-timeout", "-outbox-keep", "-redis-url",
 	} {
 		if !strings.Contains(err.Error(), want+" (PENSTOCK_") {
 			t.Errorf("%q does not name %s", err, want)
@@ -46,6 +46,29 @@ func TestConfigNamesEveryFault(t *testing.T) {
 	}
 	if strings.Contains(err.Error(), "0123456789abcdef") {
 		t.Errorf("%q repeats a token", err)
+	}
+}
+
+// TestConfigCounterStore guarantees that a counter store is optional, and that one
+// of which nothing is said is no cluster.
+func TestConfigCounterStore(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		args []string
+		want string // empty: accepted
+	}{
+		{"none", nil, ""},
+		{"one", []string{"-redis-url", "redis://:secret@h:6379/2"}, ""},
+		{"a cluster", []string{"-redis-url", "redis://:secret@h:6379?addr=i:6379", "-redis-cluster"}, ""},
+		{"a cluster of none", []string{"-redis-cluster"}, "-redis-cluster"},
+		{"what is no Redis", []string{"-redis-url", "http://:secret@h"}, "-redis-url"},
+		{"a cluster on a socket", []string{"-redis-url", "unix:///secret", "-redis-cluster"}, "-redis-url"},
+	} {
+		_, err := parse(good(), tt.args...)
+		if (err == nil) != (tt.want == "") || err != nil && (!strings.Contains(err.Error(), tt.want+" (PENSTOCK_") || strings.Contains(err.Error(), "secret")) {
+			t.Errorf("%s: %v, want %q named and no secret", tt.name, err, tt.want)
+		}
 	}
 }
 

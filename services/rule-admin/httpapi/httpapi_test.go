@@ -753,3 +753,122 @@ func TestObserve(t *testing.T) {
 		t.Errorf("observed %q, want %q", got, want)
 	}
 }
+
+// ledgerFace is a face with books of acme, on a counter store that is there.
+func ledgerFace(t *testing.T) (*face, *ledgertest.Memory) {
+	t.Helper()
+	store, books := catalogtest.NewMemory(t0), ledgertest.NewMemory(t0, "acme")
+	cfg := configOf(store, &calls{})
+	cfg.Ledger = ledger.New(books, ledgertest.NewCounters(), func(string, error) {})
+	return newFace(t, cfg, newContract(t)), books
+}
+
+// TestTopUp guarantees that a top-up is answered 201 with its id and the total,
+// and again, marked, under its key, whatever has come between.
+func TestTopUp(t *testing.T) {
+	t.Parallel()
+	f, _ := ledgerFace(t)
+	const body = `{"meter":"credits","units":200,"reason":"order 17"}`
+	first := f.want(201, f.do("POST", "/v1/tenants/acme/topups", body, "Idempotency-Key", "17"))
+	var answer struct {
+		ID    string `json:"topup_id"`
+		Total int64  `json:"granted_total"`
+	}
+	if err := json.Unmarshal(first.body, &answer); err != nil || len(answer.ID) != 36 || answer.Total != 200 || first.header.Get("Idempotent-Replayed") != "" {
+		t.Errorf("%s, replayed %q, %v, want an id, 200 and no mark", first.body, first.header.Get("Idempotent-Replayed"), err)
+	}
+	f.want(201, f.do("POST", "/v1/tenants/acme/topups", body, "Idempotency-Key", "18"))
+	again := f.want(201, f.do("POST", "/v1/tenants/acme/topups", body, "Idempotency-Key", "17"))
+	if string(again.body) != string(first.body) || again.header.Get("Idempotent-Replayed") != "true" {
+		t.Errorf("again %s, replayed %q, want %s", again.body, again.header.Get("Idempotent-Replayed"), first.body)
+	}
+	var ids []string
+	for cursor := ""; ; {
+		e := f.want(200, f.do("GET", "/v1/tenants/acme/topups?limit=1"+cursor, ""))
+		var page struct {
+			Items []struct {
+				ID string `json:"topup_id"`
+			}
+			Next string `json:"next_cursor"`
+		}
+		if err := json.Unmarshal(e.body, &page); err != nil || len(page.Items) != 1 {
+			t.Fatalf("%s: %v", e.body, err)
+		}
+		ids = append(ids, page.Items[0].ID)
+		if cursor = "&cursor=" + page.Next; page.Next == "" {
+			break
+		}
+		f.want(422, f.refused("GET", "/v1/tenants/globex/topups?limit=x"+cursor, ""))
+		f.want(422, f.do("GET", "/v1/tenants/globex/topups?limit=1"+cursor, ""))
+	}
+	if len(ids) != 2 || ids[1] != answer.ID {
+		t.Errorf("listed %q, want two, the newest first", ids)
+	}
+}
+
+// TestTopUpRefused guarantees that what is wrong with a top-up is named, header
+// or field, and that nothing was granted.
+func TestTopUpRefused(t *testing.T) {
+	t.Parallel()
+	f, books := ledgerFace(t)
+	const good = `{"meter":"credits","units":200}`
+	for _, tt := range []struct {
+		name   string
+		path   string
+		body   string
+		keys   []string
+		status int
+		field  string
+	}{
+		{"no key", "acme", good, nil, 400, "Idempotency-Key"},
+		{"an empty key", "acme", good, []string{""}, 400, "Idempotency-Key"},
+		{"two keys", "acme", good, []string{"a", "b"}, 400, "Idempotency-Key"},
+		{"a key without end", "acme", good, []string{strings.Repeat("k", 256)}, 422, "Idempotency-Key"},
+		{"a key that is not UTF-8", "acme", good, []string{"\xff"}, 422, "Idempotency-Key"},
+		{"no JSON", "acme", `units=200`, []string{"k"}, 400, ""},
+		{"an unknown field", "acme", `{"meter":"credits","units":200,"tenant":"acme"}`, []string{"k"}, 400, "tenant"},
+		{"a text for units", "acme", `{"meter":"credits","units":"200"}`, []string{"k"}, 400, "units"},
+		{"no meter", "acme", `{"units":200}`, []string{"k"}, 422, "meter"},
+		{"no units", "acme", `{"meter":"credits"}`, []string{"k"}, 422, "units"},
+		{"units of 2^53", "acme", `{"meter":"credits","units":9007199254740992}`, []string{"k"}, 422, "units"},
+		{"an end that lies behind", "acme", `{"meter":"credits","units":1,"expires_at":"2026-11-15T12:00:00Z"}`, []string{"k"}, 422, "expires_at"},
+		{"a priority without end", "acme", `{"meter":"credits","units":1,"priority":1000001}`, []string{"k"}, 422, "priority"},
+		{"nobody", "nobody", good, []string{"k"}, 404, ""},
+		{"nobody who could be", "no%2Fbody", good, []string{"k"}, 404, ""},
+	} {
+		var headers []string
+		for _, k := range tt.keys {
+			headers = append(headers, "Idempotency-Key", k)
+		}
+		p := f.want(tt.status, f.do("POST", "/v1/tenants/"+tt.path+"/topups", tt.body, headers...)).problem(t)
+		if tt.field != "" && !slices.Contains(p.fields(), tt.field) || tt.field == "" && len(p.Errors) > 0 {
+			t.Errorf("%s: %s: errors of %q, want one of %q", tt.name, p.Detail, p.fields(), tt.field)
+		}
+	}
+	f.want(403, f.as(readonlyToken).do("POST", "/v1/tenants/acme/topups", good, "Idempotency-Key", "k"))
+	if n := len(books.Entries()); n != 0 {
+		t.Errorf("%d top-ups were made", n)
+	}
+	for _, path := range []string{"/v1/tenants/acme/topups/1", "/v1/rules/x/topups", "/v1/tenants//usage", "/v1/tenants/acme/", "/v1/tenants/acme/nothing", "/v1/usage/"} {
+		f.want(404, f.do("GET", path, ""))
+	}
+	for path, allow := range map[string]string{"/v1/tenants/acme/topups": "GET, HEAD, POST", "/v1/usage": "GET, HEAD", "/v1/explain": "POST"} {
+		if e := f.want(405, f.do("DELETE", path, "")); e.header.Get("Allow") != allow {
+			t.Errorf("DELETE %s allows %q, want %q", path, e.header.Get("Allow"), allow)
+		}
+	}
+}
+
+// TestUsageWithoutCounters guarantees that a service without a counter store says
+// so, and by which knob it gets one.
+func TestUsageWithoutCounters(t *testing.T) {
+	t.Parallel()
+	f, _, _ := memoryFace(t, newContract(t))
+	f.want(201, f.do("PUT", "/v1/tenants/acme", `{}`))
+	for _, path := range []string{"/v1/usage", "/v1/tenants/acme/usage"} {
+		e := f.want(503, f.do("GET", path, ""))
+		if p := e.problem(t); p.Code != "counters-unavailable" || !strings.Contains(p.Detail, "-redis-url") || e.header.Get("Retry-After") == "" {
+			t.Errorf("GET %s: %+v, want the knob named", path, p)
+		}
+	}
+}

@@ -148,6 +148,34 @@ func TestTopUpOnce(t *testing.T) {
 	}
 }
 
+// hasty books find nothing when nobody has a turn.
+type hasty struct{ *ledgertest.Memory }
+
+func (hasty) TopUp(context.Context, string, string) (*ledger.TopUp, []byte, error) {
+	return nil, nil, nil
+}
+
+// TestTopUpOnceInItsTurn guarantees that a call which looked too early, without a
+// lock, is answered by the books all the same.
+func TestTopUpOnceInItsTurn(t *testing.T) {
+	t.Parallel()
+	books := ledgertest.NewMemory(t0, "acme")
+	l := ledger.New(hasty{books}, nil, nil)
+	first, replayed, err := l.TopUp(t.Context(), ask("k", 100, nil))
+	if err != nil || replayed {
+		t.Fatal(replayed, err)
+	}
+	if again, replayed, err := l.TopUp(t.Context(), ask("k", 100, func(r *ledger.Request) { r.ID = "another" })); err != nil || !replayed || again != first {
+		t.Errorf("again %+v, %v, %v, want %+v", again, replayed, err, first)
+	}
+	if _, _, err := l.TopUp(t.Context(), ask("k", 101, nil)); !slices.Equal(faultsOf(err), []string{"Idempotency-Key"}) {
+		t.Errorf("another body: %v, want the key named", err)
+	}
+	if n := len(books.Entries()); n != 1 {
+		t.Errorf("%d entries, want one", n)
+	}
+}
+
 // TestTopUpRefused guarantees what no top-up is made for, and that each refusal
 // names its field.
 func TestTopUpRefused(t *testing.T) {

@@ -9,8 +9,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"penstock.dev/services/internal/rule"
 	"penstock.dev/services/rule-admin/catalog"
 	"penstock.dev/services/rule-admin/catalog/catalogtest"
+	"penstock.dev/services/rule-admin/ledger"
+	"penstock.dev/services/rule-admin/ledger/ledgertest"
 	"penstock.dev/services/rule-admin/observe"
 )
 
@@ -103,5 +106,47 @@ func TestStore(t *testing.T) {
 	}
 	if o, err := store.Object(t.Context(), catalog.KindTenant, "acme"); err != nil || o.ID != "acme" {
 		t.Errorf("Object = %v, %v: what is not timed goes through", o, err)
+	}
+}
+
+// TestTopUps guarantees that each top-up is counted once, by how it ended, that
+// its turn is timed as a change, and that what is overdue is shown.
+func TestTopUps(t *testing.T) {
+	t.Parallel()
+	books := ledgertest.NewMemory(time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC), "acme")
+	reg := prometheus.NewRegistry()
+	m := observe.New(reg)
+	l := m.Ledger(ledger.New(m.Books(books), nil, nil))
+	top := func(key string, units int64, want error) {
+		t.Helper()
+		if _, _, err := l.TopUp(t.Context(), ledger.Request{ID: key, Tenant: "acme", Key: key, Meter: "credits", Units: units}); !errors.Is(err, want) {
+			t.Errorf("TopUp = %v, want %v", err, want)
+		}
+	}
+	top("a", 5, nil)
+	top("b", 5, nil)
+	top("a", 5, nil)
+	top("a", 6, catalog.ErrInvalid)
+	top("c", rule.Unlimited, catalog.ErrInvalid)
+	boom := errors.New("boom")
+	books.Fail(boom)
+	top("d", 5, boom)
+	books.Fail(fmt.Errorf("wrapped: %w", catalog.ErrUnavailable))
+	top("d", 5, catalog.ErrUnavailable)
+	m.Overdue(3)
+	m.Overdue(2)
+	got := values(t, reg)
+	for name, want := range map[string]float64{
+		"penstock_rule_admin_topups_total committed": 2, "penstock_rule_admin_topups_total replayed": 1, "penstock_rule_admin_topups_total refused": 2,
+		"penstock_rule_admin_topups_total failed": 1, "penstock_rule_admin_topups_total unavailable": 1, "penstock_rule_admin_topups_overdue": 2,
+		"penstock_rule_admin_change_seconds committed": 2, "penstock_rule_admin_change_seconds refused": 1,
+	} {
+		if v, ok := got[name]; !ok || v != want {
+			t.Errorf("%s = %v (%v), want %v", name, v, ok, want)
+		}
+	}
+	books.Fail(nil)
+	if list, err := l.List(t.Context(), "acme", 0, 10); err != nil || len(list) != 2 {
+		t.Errorf("List = %v, %v: what is not counted goes through", list, err)
 	}
 }

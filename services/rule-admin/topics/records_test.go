@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"penstock.dev/schemas/wire"
 	"penstock.dev/services/rule-admin/catalog"
 	"penstock.dev/services/rule-admin/catalog/catalogtest"
+	"penstock.dev/services/rule-admin/ledger"
 	"penstock.dev/services/rule-admin/topics"
 )
 
@@ -393,5 +395,51 @@ func TestAcceptedIsPublished(t *testing.T) {
 	}
 	if n < 15 {
 		t.Errorf("%d texts were accepted, want those of TestReadAccepts", n)
+	}
+}
+
+// TestEntry guarantees what is told of a top-up and of its end: the wallet with
+// its absolute total, then the grant, both of the entry's revision; and that
+// nothing is told while no schema id is known.
+func TestEntry(t *testing.T) {
+	t.Parallel()
+	e := ledger.Entry{
+		TopUp: ledger.TopUp{
+			ID: "01", Tenant: "acme", Meter: "credits", Units: 200, Priority: -3, ExpiresAt: t0.Add(time.Hour), Reason: "order 17",
+			GrantedTotal: 200, GrantedAt: t0.Add(-time.Hour), GrantedBy: "ops", ExpiredAt: t0, ExpiredUnits: 150,
+		},
+		Wallet: ledger.Wallet{Tenant: "acme", Meter: "credits", Granted: 50}, Caller: catalog.Caller{Actor: "rule-admin", Role: "system"},
+	}
+	records, err := known(t).Entry(&e, moment)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder := rulesv1.NewDecoder(wire.NewIDs(&registry{id: 7}, rulesv1.Subject))
+	var got []string
+	for _, r := range records {
+		d, err := decoder.Decode(t.Context(), []byte(r.Key), r.Payload)
+		if err != nil {
+			t.Fatalf("%s: %v", r.Key, err)
+		}
+		if d.Version != 9 || d.Revision != 9 || d.ChangedAt != t0.UnixMicro() || d.ChangedBy != "rule-admin" || len(d.Requires) > 0 {
+			t.Errorf("%s: %+v, want the entry's stamp", r.Key, d)
+		}
+		body, err := json.Marshal([]any{d.Wallet, d.Grant})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprintf("%s %s %s %s", r.Topic, r.Key, r.Type, body))
+	}
+	want := []string{
+		`rules.v1 wallet/acme:credits wallet.changed [{"Tenant":"acme","Meter":"credits","GrantedTotal":50},null]`,
+		`rules.v1 grant/01 grant.changed [null,{"Tenant":"acme","Meter":"credits","Units":200,"Priority":-3,"GrantedAt":1794740400123456,` +
+			`"ExpiresAt":1794747600123456,"ExpiredUnits":150,"Reason":"order 17"}]`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	never := topics.NewSchema(&registry{failures: -1}, "test", slog.New(slog.DiscardHandler))
+	if _, err := never.Entry(&e, moment); !errors.Is(err, catalog.ErrNoSchema) {
+		t.Errorf("without a schema id: %v", err)
 	}
 }
