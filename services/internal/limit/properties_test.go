@@ -1,6 +1,7 @@
 package limit_test
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -135,32 +136,44 @@ func (h *history) spend(cost int64) limit.Result {
 func TestEveryPromiseHolds(t *testing.T) {
 	t.Parallel()
 	forEach(t, func(t *testing.T, k kind) {
-		rapid.Check(t, func(t *rapid.T) {
-			h := newHistory(t, k)
-			for range rapid.IntRange(1, 30).Draw(t, "requests") {
-				h.pass(true)
-				before := snapshot(h.state)
-				peek := h.spend(0)
-				if !cmp.Equal(before, h.state.Counters) {
-					t.Fatalf("a peek changed %+v to %+v", before, h.state.Counters)
-				}
-				h.checkRemaining(peek)
-				cost := rapid.Int64Range(1, h.capacity()/2+2).Draw(t, "cost")
-				r := h.spend(cost)
-				if r.Passed {
-					h.checkSold()
-					continue
-				}
-				if !cmp.Equal(before, h.state.Counters) {
-					t.Fatalf("a refusal changed %+v to %+v", before, h.state.Counters)
-				}
-				if peek.Passed = false; peek.Remaining != r.Remaining || peek.Reset != r.Reset {
-					t.Fatalf("a refusal shows %+v, a peek %+v", r, peek)
-				}
-				h.checkWait(cost, r)
-			}
-		})
+		rapid.Check(t, func(t *rapid.T) { newHistory(t, k).promises() })
 	})
+}
+
+// FuzzPromises looks on for a history in which TestEveryPromiseHolds fails.
+func FuzzPromises(f *testing.F) {
+	for i := range kinds {
+		f.Add(bytes.Repeat([]byte{byte(i), 1, 0, 0, 0, 0, 0, 0}, 200))
+	}
+	f.Fuzz(rapid.MakeFuzz(func(t *rapid.T) {
+		newHistory(t, rapid.SampledFrom(kinds).Draw(t, "kind")).promises()
+	}))
+}
+
+// promises makes requests and holds what is answered.
+func (h *history) promises() {
+	for range rapid.IntRange(1, 30).Draw(h.T, "requests") {
+		h.pass(true)
+		before := snapshot(h.state)
+		peek := h.spend(0)
+		if !cmp.Equal(before, h.state.Counters) {
+			h.Fatalf("a peek changed %+v to %+v", before, h.state.Counters)
+		}
+		h.checkRemaining(peek)
+		cost := rapid.Int64Range(1, h.capacity()/2+2).Draw(h.T, "cost")
+		r := h.spend(cost)
+		if r.Passed {
+			h.checkSold()
+			continue
+		}
+		if !cmp.Equal(before, h.state.Counters) {
+			h.Fatalf("a refusal changed %+v to %+v", before, h.state.Counters)
+		}
+		if peek.Remaining != r.Remaining || peek.Reset != r.Reset {
+			h.Fatalf("a refusal shows %+v, a peek %+v", r, peek)
+		}
+		h.checkWait(cost, r)
+	}
 }
 
 // checkRemaining holds what a peek says against what then passes.
