@@ -66,7 +66,7 @@ func run(ctx context.Context, p boot.Process) error {
 		parts = append(parts, boot.Close("redis", c))
 	}
 	books := ledger.New(metrics.Books(store.Ledger(schema.Entry)), counted, func(message string, err error) {
-		p.Log.Warn(message, "error", err.Error())
+		p.Log.Warn("top-ups do without the counter store", "what", message, "error", err.Error())
 	})
 	face.Ledger = metrics.Ledger(books)
 

@@ -332,10 +332,10 @@ func (e *Explanation) judge(q *rule.Request, peek bool, now time.Time) {
 
 // beaten says by what the winner is ahead.
 func beaten(by string, winner, loser *rule.Rule) string {
-	switch {
-	case by == "priority":
+	switch by {
+	case "priority":
 		return fmt.Sprintf("rule %s is as specific and has priority %d, this one %d", winner.ID, winner.Priority, loser.Priority)
-	case by == "id":
+	case "id":
 		return fmt.Sprintf("rule %s is as specific, has the same priority and the smaller id", winner.ID)
 	default:
 		return fmt.Sprintf("rule %s is more specific: it has %s", winner.ID, by)

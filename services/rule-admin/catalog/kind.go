@@ -49,6 +49,7 @@ func (k Kind) blank() Body {
 		return &Plan{}
 	case KindRule:
 		return &Rule{}
+	case KindTopUp: // is no object
 	}
 	return nil
 }

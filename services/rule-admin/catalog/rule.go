@@ -197,7 +197,10 @@ func (r *Rule) absent(f *rule.Faults) {
 // them. It never holds.
 type uncompiled string
 
-func (u uncompiled) Text() string           { return string(u) }
+// Text is the condition.
+func (u uncompiled) Text() string { return string(u) }
+
+// Holds is false: nobody asks.
 func (uncompiled) Holds(*rule.Request) bool { return false }
 
 // Compile makes a condition of a text. The error says where the text is wrong.

@@ -30,7 +30,6 @@ type desk struct {
 	books    *ledgertest.Memory
 	counters *ledgertest.Counters
 	warnings []string
-	made     int
 }
 
 func newDesk(now time.Time) *desk {

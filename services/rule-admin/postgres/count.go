@@ -49,10 +49,11 @@ func (s *Store) Counting(ctx context.Context, after string, most int, only strin
 		var meter string
 		var granted int64
 		kind, o, err := scanKinded(row, &meter, &granted)
-		switch kind {
-		case catalog.KindTenant:
+		switch {
+		case err != nil:
+		case kind == catalog.KindTenant:
 			out.Tenants = append(out.Tenants, o)
-		case catalog.KindRule:
+		case kind == catalog.KindRule:
 			out.Rules = append(out.Rules, o)
 		default:
 			if out.Granted[o.ID] == nil {

@@ -716,46 +716,16 @@ func candidates(t *testing.T, s Store, c *catalog.Catalog) {
 // explains: of random rules and random requests, the winners are those that
 // gateways find: the best of each group among all rules that match. Every rule
 // that could have applied is there, and those that lost say why.
-func explains(t *testing.T, s Store, c *catalog.Catalog) {
-	seed := uint64(time.Now().UnixNano())
+func explains(t *testing.T, _ Store, c *catalog.Catalog) {
+	seed := mathrand.Uint64()
 	t.Logf("seed %d", seed)
-	rng := mathrand.New(mathrand.NewPCG(seed, 0))
-	pick := func(of ...string) string { return of[rng.IntN(len(of))] }
+	r := random{mathrand.New(mathrand.NewPCG(seed, 0))}
 	Seed(t, c)
 	Put(t, c, catalog.KindApplication, "ios", `{"tenant":"acme"}`, catalog.Condition{})
 	secret := Put(t, c, catalog.KindAPIKey, "acme-2", `{"tenant":"acme","application":"web"}`, catalog.Condition{}).Secret
 	Put(t, c, catalog.KindEndpoint, "refund", `{"service":"payments","path":"/v1/refund/{id}","cost":3}`, catalog.Condition{})
 	for i := range 150 {
-		var match []string
-		for name, values := range map[string][]string{
-			"tenant": {"acme", "globex"}, "plan": {"gold"}, "user": {"u1", "u2"}, "service": {"payments"},
-		} {
-			if rng.IntN(4) == 0 {
-				match = append(match, fmt.Sprintf("%q:%q", name, pick(values...)))
-			}
-		}
-		switch of := strings.Join(match, ","); {
-		case rng.IntN(4) == 0 && !strings.Contains(of, "globex"):
-			match = append(match, fmt.Sprintf(`"application":%q`, pick("web", "ios")))
-		case rng.IntN(6) == 0 && !strings.Contains(of, "globex"):
-			match = append(match, `"api_key":"acme-2"`)
-		}
-		if rng.IntN(4) == 0 {
-			match = append(match, fmt.Sprintf(`"endpoint":%q`, pick("pay", "refund")))
-		}
-		if rng.IntN(5) == 0 {
-			match = append(match, fmt.Sprintf(`"networks":[%q]`, pick("203.0.113.0/24", "198.51.100.0/24", "2001:db8::/32")))
-		}
-		kind := pick(
-			`"kind":"rate","algorithm":"gcra","limit":5,"window":"1s","subject":["tenant"]`,
-			`"kind":"rate","algorithm":"gcra","limit":5,"window":"1s","subject":["tenant","user"]`,
-			`"kind":"rate","algorithm":"fixed_window","limit":5,"window":"60s","subject":["ip"]`,
-			`"kind":"quota","limit":5,"subject":["tenant"],"period":{"unit":"month"}`,
-			`"kind":"wallet","wallet":"prepaid","subject":["tenant"]`,
-			`"kind":"block"`)
-		text := fmt.Sprintf(`{%s,"match":{%s},"priority":%d,"enabled":%v,"mode":%q%s}`, kind, strings.Join(match, ","), rng.IntN(2), rng.IntN(8) > 0,
-			pick("enforce", "enforce", "enforce", "shadow"), pick("", "", "", `,"condition":"method == 'POST'"`, `,"valid_to":"2026-01-01T00:00:00Z"`))
-		Put(t, c, catalog.KindRule, fmt.Sprintf("r%03d", i), text, catalog.Condition{})
+		Put(t, c, catalog.KindRule, fmt.Sprintf("r%03d", i), r.rule(), catalog.Condition{})
 	}
 	stored, err := c.List(t.Context(), catalog.KindRule, "", 1000)
 	if err != nil {
@@ -764,68 +734,114 @@ func explains(t *testing.T, s Store, c *catalog.Catalog) {
 	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 	won, lost := 0, 0
 	for range 60 {
-		q := rule.Request{
-			Tenant: pick("acme", "acme", "globex", "stranger", ""), Application: pick("web", "ios", ""), User: pick("u1", "u2", ""),
-			Service: pick("payments", "payments", ""), Method: pick("POST", "GET"), Path: pick("/v1/pay", "/v1/refund/7", "/v1/else", ""),
-		}
-		address := pick("203.0.113.9", "198.51.100.7", "2001:db8:1:2:3::4", "")
-		question, err := catalog.ReadQuestion([]byte(fmt.Sprintf(`{"tenant":%q,"application":%q,"user":%q,"service":%q,"method":%q,"path":%q,"client_ip":%q}`,
-			q.Tenant, q.Application, q.User, q.Service, q.Method, q.Path, address)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if q.Tenant == "acme" && q.Application == "web" && rng.IntN(3) == 0 {
-			question.Secret, q.APIKey = secret, "acme-2"
-		}
+		q, question := r.question(t, secret)
 		got, err := c.Explain(t.Context(), question, now)
 		if err != nil {
 			t.Fatal(err)
 		}
-		q.Plan = map[string]string{"acme": "gold"}[q.Tenant]
-		if q.Service != "" {
-			q.Endpoint = map[string]string{"/v1/pay POST": "pay", "/v1/refund/7 POST": "refund", "/v1/refund/7 GET": "refund"}[q.Path+" "+q.Method]
-		}
-		q.Cost = 1
-		if q.Endpoint == "refund" {
-			q.Cost = 3
-		}
-		q.Address = question.Request.Address
 		if got.Plan != q.Plan || got.Endpoint != q.Endpoint || got.APIKey != q.APIKey || got.Cost != q.Cost {
 			t.Fatalf("%+v is explained as %+v", q, got)
 		}
 		want := winners(t, stored, &q, now)
-		var all []string
-		for _, candidate := range got.Candidates {
-			all = append(all, candidate.RuleID)
-			if candidate.Won != want[candidate.RuleID] || candidate.Won == (len(candidate.Reasons) > 0) {
-				t.Errorf("%+v: %s won %v for %+v, and to a gateway that is %v", q, candidate.RuleID, candidate.Won, candidate.Reasons, want[candidate.RuleID])
-			}
-			for _, r := range candidate.Reasons {
-				if r.BeatenBy != "" && !want[r.BeatenBy] {
-					t.Errorf("%s lost to %s, which did not win", candidate.RuleID, r.BeatenBy)
-				}
-			}
-			if candidate.Won {
-				won++
-			} else {
-				lost++
-			}
-		}
-		for id := range want {
-			if !slices.Contains(all, id) {
-				t.Errorf("%+v: a gateway finds %s, which is no candidate", q, id)
-			}
-		}
-		if len(got.Groups) != len(want) || got.Omitted {
-			t.Errorf("%+v: %d groups, omitted %v, want %d", q, len(got.Groups), got.Omitted, len(want))
-		}
-		if b := got.BlockedBy; b != "" && !want[b] {
-			t.Errorf("blocked by %s, which did not win", b)
-		}
+		agree(t, &q, got, want)
+		won += len(want)
+		lost += len(got.Candidates) - len(want)
 	}
 	if won < 60 || lost < 60 {
 		t.Errorf("%d won and %d lost: the generator no longer tests both", won, lost)
 	}
+}
+
+// agree wants an explanation to have the winners and no others.
+func agree(t *testing.T, q *rule.Request, got *catalog.Explanation, want map[string]bool) {
+	t.Helper()
+	candidates := map[string]bool{}
+	for _, c := range got.Candidates {
+		candidates[c.RuleID] = true
+		if c.Won != want[c.RuleID] || c.Won == (len(c.Reasons) > 0) {
+			t.Errorf("%+v: %s won %v for %+v, and to a gateway that is %v", q, c.RuleID, c.Won, c.Reasons, want[c.RuleID])
+		}
+		for _, r := range c.Reasons {
+			if r.BeatenBy != "" && !want[r.BeatenBy] {
+				t.Errorf("%s lost to %s, which did not win", c.RuleID, r.BeatenBy)
+			}
+		}
+	}
+	for id := range want {
+		if !candidates[id] {
+			t.Errorf("%+v: a gateway finds %s, which is no candidate", q, id)
+		}
+	}
+	if len(got.Groups) != len(want) || got.Omitted || got.BlockedBy != "" && !want[got.BlockedBy] {
+		t.Errorf("%+v: %d groups, omitted %v, blocked by %q, want %d of them", q, len(got.Groups), got.Omitted, got.BlockedBy, len(want))
+	}
+}
+
+// random makes rules and requests of the few values that the suite has.
+type random struct{ *mathrand.Rand }
+
+func (r random) pick(of ...string) string { return of[r.IntN(len(of))] }
+
+// rule is one as it is put.
+func (r random) rule() string {
+	var match []string
+	for _, values := range [][]string{
+		{"tenant", "acme", "globex"}, {"plan", "gold"}, {"user", "u1", "u2"}, {"service", "payments"}, {"endpoint", "pay", "refund"},
+	} {
+		if r.IntN(4) == 0 {
+			match = append(match, fmt.Sprintf("%q:%q", values[0], r.pick(values[1:]...)))
+		}
+	}
+	if !strings.Contains(strings.Join(match, ","), "globex") { // which has neither application nor key
+		switch r.IntN(6) {
+		case 0, 1:
+			match = append(match, fmt.Sprintf(`"application":%q`, r.pick("web", "ios")))
+		case 2:
+			match = append(match, `"api_key":"acme-2"`)
+		}
+	}
+	if r.IntN(5) == 0 {
+		match = append(match, fmt.Sprintf(`"networks":[%q]`, r.pick("203.0.113.0/24", "198.51.100.0/24", "2001:db8::/32")))
+	}
+	kind := r.pick(
+		`"kind":"rate","algorithm":"gcra","limit":5,"window":"1s","subject":["tenant"]`,
+		`"kind":"rate","algorithm":"gcra","limit":5,"window":"1s","subject":["tenant","user"]`,
+		`"kind":"rate","algorithm":"fixed_window","limit":5,"window":"60s","subject":["ip"]`,
+		`"kind":"quota","limit":5,"subject":["tenant"],"period":{"unit":"month"}`,
+		`"kind":"wallet","wallet":"prepaid","subject":["tenant"]`,
+		`"kind":"block"`)
+	return fmt.Sprintf(`{%s,"match":{%s},"priority":%d,"enabled":%v,"mode":%q%s}`, kind, strings.Join(match, ","), r.IntN(2), r.IntN(8) > 0,
+		r.pick("enforce", "enforce", "enforce", "shadow"), r.pick("", "", "", `,"condition":"method == 'POST'"`, `,"valid_to":"2026-01-01T00:00:00Z"`))
+}
+
+// question is a request as rules see it, and as it is asked about.
+func (r random) question(t *testing.T, secret string) (rule.Request, catalog.Question) {
+	t.Helper()
+	q := rule.Request{
+		Tenant: r.pick("acme", "acme", "globex", "stranger", ""), Application: r.pick("web", "ios", ""), User: r.pick("u1", "u2", ""),
+		Service: r.pick("payments", "payments", ""), Method: r.pick("POST", "GET"), Path: r.pick("/v1/pay", "/v1/refund/7", "/v1/else", ""), Cost: 1,
+	}
+	address := r.pick("203.0.113.9", "198.51.100.7", "2001:db8:1:2:3::4", "")
+	question, err := catalog.ReadQuestion(fmt.Appendf(nil, `{"tenant":%q,"application":%q,"user":%q,"service":%q,"method":%q,"path":%q,"client_ip":%q}`,
+		q.Tenant, q.Application, q.User, q.Service, q.Method, q.Path, address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q.Tenant == "acme" && q.Application == "web" && r.IntN(3) == 0 {
+		question.Secret, q.APIKey = secret, "acme-2"
+	}
+	if q.Tenant == "acme" {
+		q.Plan = "gold"
+	}
+	switch {
+	case q.Service == "":
+	case q.Path == "/v1/refund/7":
+		q.Endpoint, q.Cost = "refund", 3
+	case q.Path == "/v1/pay" && q.Method == "POST":
+		q.Endpoint = "pay"
+	}
+	q.Address = question.Request.Address
+	return q, question
 }
 
 // winners are the rules that a gateway would find.
@@ -855,5 +871,8 @@ func winners(t *testing.T, stored []*catalog.Object, q *rule.Request, now time.T
 // posts is the condition that the suite uses.
 type posts struct{}
 
-func (posts) Text() string               { return "method == 'POST'" }
+// Text is the condition.
+func (posts) Text() string { return "method == 'POST'" }
+
+// Holds is as it says.
 func (posts) Holds(q *rule.Request) bool { return q.Method == "POST" }
