@@ -17,7 +17,7 @@ import (
 // Bounds of a cluster's client.
 const (
 	maxNodeCalls  = 32                     // calls under way to a node
-	maxRedirects  = 5                      // of a call
+	maxRedirects  = 5                      // of a call, before it waits: nodes contradict each other for a moment
 	refreshPause  = 100 * time.Millisecond // between looks at the topology, at least
 	refreshWithin = 2 * time.Second        // for one look in the background
 	refreshEvery  = 10 * time.Second       // a look at the topology by Ready
@@ -263,8 +263,8 @@ func (c *cluster) follow(ctx context.Context, slot int, do func(n *node, asking 
 	if err != nil {
 		return err
 	}
-	asking, pause := false, time.Millisecond
-	for redirects := 0; ; redirects++ {
+	asking, pause, redirects := false, time.Millisecond, 0
+	for {
 		err := do(n, asking)
 		what, addr := cueOf(err)
 		switch {
@@ -274,19 +274,18 @@ func (c *cluster) follow(ctx context.Context, slot int, do func(n *node, asking 
 				c.suspect(ctx)
 			}
 			return err
-		case what == cueWait:
+		case what == cueWait || redirects >= maxRedirects:
 			c.suspect(ctx)
 			if !wait(ctx, pause) {
 				return err
 			}
-			pause *= 2
+			pause, redirects = 2*pause, 0
 			if n, err = c.route(ctx, slot); err != nil {
 				return err
 			}
 			asking = false
-		case redirects >= maxRedirects:
-			return err
 		default:
+			redirects++
 			n, asking = c.node(reachable(addr, n.addr)), what == cueAsk
 			if what == cueMoved {
 				c.slots[slot].Store(n)

@@ -52,10 +52,14 @@ func TestIntegrationCluster(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *redistest.Cluster){
 		"exact in a slot":    clusterExact,
 		"usage and presence": clusterReads,
-		"a slot that moves":  clusterMoves,
-		"lost replies":       clusterLostReplies,
+		"slots that move":    clusterMigrates,
 		"an emptied master":  clusterEmptied,
 		"a lost script":      clusterScripts,
+
+		"compensation":     clusterCompensates,
+		"never oversold":   clusterNeverOversells,
+		"corrections":      clusterCorrects,
+		"lost corrections": clusterLostCorrections,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -64,20 +68,24 @@ func TestIntegrationCluster(t *testing.T) {
 	}
 }
 
+// clusterMigrates moves slots, one at a time, for so an operator does it.
+func clusterMigrates(t *testing.T, c *redistest.Cluster) {
+	t.Run("under load", func(t *testing.T) { clusterMoves(t, c) })
+	t.Run("corrections", func(t *testing.T) { clusterCorrectsMoving(t, c) })
+	t.Run("lost replies", func(t *testing.T) { clusterLostReplies(t, c) })
+}
+
 // clusterExact: 1,000 requests at once through three gateways buy exactly the
-// 100 units that there are.
+// 100 units that there are, whatever counts.
 func clusterExact(t *testing.T, c *redistest.Cluster) {
-	span := month(time.Now())
-	for name, charge := range map[string]limit.Charge{
-		"quota": quota("exact", span, 100, 1),
-		"gcra":  gcra("exact", 1, 24*time.Hour, 100, 1),
-	} {
-		stores := []*counters.Store{openCluster(t, c, generous), openCluster(t, c, generous), openCluster(t, c, generous)}
+	stores := []*counters.Store{openCluster(t, c, generous), openCluster(t, c, generous), openCluster(t, c, generous)}
+	for _, k := range kinds {
+		charge := k.charge("exact", time.Now(), 100, rule.MaxWindow, 1)
 		allowed := crowd(t, 1000, func(i int) (limit.Answer, error) {
 			return stores[i%3].Decide(t.Context(), limit.Decision{Charges: []limit.Charge{charge}})
 		})
 		if allowed != 100 {
-			t.Errorf("%s: %d allowed, want 100", name, allowed)
+			t.Errorf("%s: %d allowed, want 100", k.name, allowed)
 		}
 	}
 }

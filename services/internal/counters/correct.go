@@ -44,8 +44,9 @@ type correcting struct {
 }
 
 // newCorrecting encodes what c asks of items, which are some of its own. Of a
-// move their costs are what they move by, negative to give back. The error
-// wraps limit.ErrBounds.
+// move their costs are what they move by, negative to give back, and c's Units
+// are how many µs before At they may have been charged. The error wraps
+// limit.ErrBounds.
 func newCorrecting(epoch string, kind byte, c *limit.Correction, items []limit.Item, costs []int64, floors *floors) (*correcting, error) {
 	if len(items) > math.MaxUint8 {
 		return nil, fmt.Errorf("%d items, want at most %d: %w", len(items), math.MaxUint8, limit.ErrBounds)
@@ -211,7 +212,8 @@ func slotOfItem(item *limit.Item) int {
 }
 
 // follow moves the items of a correction that lie outside its owner's slot, and
-// returns the answer for all.
+// returns the answer for all. Those were charged before the decision's time,
+// within its budget.
 func (s *Store) follow(ctx context.Context, c *limit.Correction, a limit.CorrectionAnswer, at []int, whole bool, deadline time.Time) limit.CorrectionAnswer {
 	all := make([]limit.Moved, len(c.Items))
 	for k, i := range at {
@@ -238,7 +240,7 @@ func (s *Store) follow(ctx context.Context, c *limit.Correction, a limit.Correct
 				units[k] = -a.Units
 			}
 		}
-		moved, err := s.move(ctx, slot, c.At, items, units, deadline)
+		moved, err := s.move(ctx, slot, limit.Correction{At: c.At, Units: s.budget.Microseconds()}, items, units, deadline)
 		if err != nil {
 			s.log.WarnContext(ctx, "a correction did not reach counters outside its tenant's slot", "slot", slot, "error", err.Error())
 			continue
@@ -251,10 +253,11 @@ func (s *Store) follow(ctx context.Context, c *limit.Correction, a limit.Correct
 }
 
 // move charges units of items in a slot, past any limit, or gives back what was
-// charged at that time, where they are negative. Nothing is remembered of it.
-func (s *Store) move(ctx context.Context, slot int, at time.Time, items []limit.Item, units []int64, deadline time.Time) ([]limit.Moved, error) {
+// charged at about c's time, where they are negative. Nothing is remembered of
+// it.
+func (s *Store) move(ctx context.Context, slot int, c limit.Correction, items []limit.Item, units []int64, deadline time.Time) ([]limit.Moved, error) {
 	sh := s.shard(slot)
-	w, err := newCorrecting(sh.epoch, kindMove, &limit.Correction{At: at}, items, units, s.floors)
+	w, err := newCorrecting(sh.epoch, kindMove, &c, items, units, s.floors)
 	if err != nil {
 		return nil, err
 	}

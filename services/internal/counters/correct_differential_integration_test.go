@@ -87,10 +87,11 @@ var correctingFaults = []struct{ name, old, new string }{
 	{"a bucket gives more than it owes", "give = min(give, ceil(debt / credits))", ""},
 	{"a bucket's debt below nothing", "max(0, debt - give * credits)", "debt - give * credits"},
 	{"parts of a unit rounded down", "min(give, ceil(debt / credits))", "min(give, floor(debt / credits))"},
-	{"a fixed window gives to the next", "if from == made - made % b and now - now % b <= from then\n", "if true then\n"},
-	{"a fixed window gives when it is over", "made - made % b and now - now % b <= from then\n", "made - made % b then\n"},
+	{"a fixed window gives to the next", "if from == since - since % b and now - now % b <= from then\n", "if true then\n"},
+	{"a fixed window gives when it is over", "since - since % b and now - now % b <= from then\n", "since - since % b then\n"},
 	{"a fixed window below nothing", "give = min(give, current)\n          value, move = pack('<Bddd', VERSION, from, current - give, expiry), -give", "value, move = pack('<Bddd', VERSION, from, current - give, expiry), -give"},
-	{"a log gives any entry", "if when == made then", "if true then"},
+	{"a log gives any entry", "if when >= since and when <= made then", "if when <= made then"},
+	{"a log gives what came later", "if when >= since and when <= made then", "if when >= since then"},
 	{"a log gives what counts no more", "if now - when >= b then\n", "if false then\n"},
 	{"a log gives one entry only", "own = given + cut, own - cut\n", "own = given + cut, 0\n"},
 	{"a log keeps empty entries", "if own > 0 then\n", "if true then\n"},
@@ -383,7 +384,7 @@ func (w *amends) move(ctx context.Context) error {
 	case len(w.made) > 0 && w.IntN(2) == 0:
 		then = w.made[w.IntN(len(w.made))].At
 	}
-	got, err := w.store.MoveAt(ctx, w.now, then, items, units)
+	got, err := w.store.MoveAt(ctx, w.now, then, 0, items, units)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errDiffer, err)
 	}

@@ -204,6 +204,53 @@ func TestIntegrationLateRefundOfARate(t *testing.T) {
 	}
 }
 
+// TestIntegrationGiveBackByAnotherClock guarantees what is given back of a charge
+// whose time is known by another server's clock only, and is up to a second
+// before: never what was charged later, nor to a window that may not have been
+// charged.
+func TestIntegrationGiveBackByAnotherClock(t *testing.T) {
+	t.Parallel()
+	s := openStore(t, redistest.Start(t).URL, generous)
+	const second, ms = time.Second, time.Millisecond
+	for i, tt := range []struct {
+		algorithm rule.Algorithm
+		charged   []time.Duration // when 5 were, each; after noon
+		then, now time.Duration
+		give      int64
+		given     int64
+		reset     time.Duration // of a log: when the first is over that is left
+	}{
+		{rule.SlidingWindowLog, []time.Duration{0, 3 * second, 4 * second}, 4 * second, 5 * second, 5, 5, 55 * second}, // the earliest that it may be
+		{rule.SlidingWindowLog, []time.Duration{0, 4*second - ms}, 4 * second, 5 * second, 5, 5, 55 * second},
+		{rule.SlidingWindowLog, []time.Duration{0, 3*second - ms, 4*second + ms}, 4 * second, 5 * second, 5, 0, 55 * second},
+		{rule.SlidingWindowLog, []time.Duration{3 * second, 4 * second}, 4 * second, 5 * second, 8, 8, 59 * second},
+		{rule.SlidingWindowLog, []time.Duration{3 * second}, 4 * second, 63 * second, 5, 0, 0}, // over
+		{rule.FixedWindow, []time.Duration{4 * second}, 4*second + ms, 5 * second, 5, 5, 0},
+		{rule.FixedWindow, []time.Duration{-ms, 4 * second}, ms, 5 * second, 5, 0, 0}, // may have been the window before
+		{rule.SlidingWindowCounter, []time.Duration{4 * second}, 4*second + ms, 5 * second, 5, 5, 0},
+		{rule.SlidingWindowCounter, []time.Duration{-ms, 4 * second}, ms, 5 * second, 5, 5, 0}, // of the window before
+		{rule.SlidingWindowCounter, []time.Duration{4 * second}, ms, 5 * second, 5, 0, 0},
+		{rule.GCRA, []time.Duration{4 * second}, 4 * second, 4 * second, 5, 5, 0},
+	} {
+		c := rate(tt.algorithm, fmt.Sprint("acme ", i), 20, time.Minute, 5)
+		for _, when := range tt.charged {
+			at(t, s, noon.Add(when), c)
+		}
+		before := at(t, s, noon.Add(tt.now), rate(tt.algorithm, c.Counter.Tenant, 20, time.Minute, 0)).Results[0]
+		a, err := s.MoveAt(t.Context(), noon.Add(tt.now), noon.Add(tt.then), second, []limit.Item{{Charge: c}}, []int64{-tt.give})
+		if err != nil || a.Items[0].Units != -tt.given {
+			t.Errorf("%d, %s: %+v, %v; want %d given back", i, tt.algorithm, a, err, tt.given)
+		}
+		after := at(t, s, noon.Add(tt.now), rate(tt.algorithm, c.Counter.Tenant, 20, time.Minute, 0)).Results[0]
+		if after.Remaining > before.Remaining+tt.given || tt.given > 0 && after.Remaining <= before.Remaining {
+			t.Errorf("%d, %s: %d remained and %d do, with %d given back", i, tt.algorithm, before.Remaining, after.Remaining, tt.given)
+		}
+		if tt.reset > 0 && after.Reset != tt.reset {
+			t.Errorf("%d, %s: the first is over in %v, want %v", i, tt.algorithm, after.Reset, tt.reset)
+		}
+	}
+}
+
 // TestIntegrationSettle guarantees that a settlement charges the rest past the
 // limit, or gives back what was too much, once, and that at 0 it takes fixed
 // costs back too.

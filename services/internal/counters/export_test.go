@@ -102,10 +102,10 @@ func (s *Store) CorrectAt(ctx context.Context, now time.Time, c limit.Correction
 	return a, s.wrap(ctx, err)
 }
 
-// MoveAt charges units of items, or gives back what was charged then, with the
-// script's clock at now.
-func (s *Store) MoveAt(ctx context.Context, now, then time.Time, items []limit.Item, units []int64) (limit.CorrectionAnswer, error) {
-	w, err := newCorrecting(s.single.epoch, kindMove, &limit.Correction{At: then}, items, units, s.floors)
+// MoveAt charges units of items, or gives back what was charged then, or up to
+// slack before, with the script's clock at now.
+func (s *Store) MoveAt(ctx context.Context, now, then time.Time, slack time.Duration, items []limit.Item, units []int64) (limit.CorrectionAnswer, error) {
+	w, err := newCorrecting(s.single.epoch, kindMove, &limit.Correction{At: then, Units: slack.Microseconds()}, items, units, s.floors)
 	if err != nil {
 		return limit.CorrectionAnswer{}, err
 	}

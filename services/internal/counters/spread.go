@@ -346,7 +346,7 @@ func (s *Store) returnGroup(ctx context.Context, g *group) {
 	deadline := time.Now().Add(s.budget)
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	_, err := s.move(ctx, g.slot, g.answer.Now, items, units, deadline)
+	_, err := s.move(ctx, g.slot, limit.Correction{At: g.answer.Now}, items, units, deadline)
 	if err == nil {
 		s.metrics.returned.WithLabelValues(string(givenBack)).Inc()
 	} else {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -130,13 +131,39 @@ func (m *Migration) Keys() {
 	m.c.must(from.Do(ctx, args...).Err())
 }
 
-// End moves what is left and tells the masters who serves the slot now.
+// End moves what is left and tells the masters who serves the slot now. It waits
+// until all nodes know: a slot that is moved again before that may end up with
+// none.
 func (m *Migration) End() {
 	m.c.t.Helper()
 	m.Keys()
 	id := m.c.id(m.To)
 	m.c.must(m.set(m.To, "node", id))
 	m.c.must(m.set(m.From, "node", id))
+	var clients []*redis.Client
+	for _, s := range m.c.Nodes {
+		if !s.process.Running() {
+			continue
+		}
+		clients = append(clients, s.Client())
+		if s != m.To && s != m.From {
+			_ = m.set(s, "node", id) // replicas refuse it: their masters tell them
+		}
+	}
+	m.c.until("agreement on who serves the slot", func(ctx context.Context) bool {
+		return !slices.ContainsFunc(clients, func(node *redis.Client) bool { return !m.known(ctx, node) })
+	})
+}
+
+// known reports whether a node knows that the slot has moved.
+func (m *Migration) known(ctx context.Context, node *redis.Client) bool {
+	ranges, err := node.ClusterSlots(ctx).Result() //nolint:staticcheck // what replaces it says no more
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(ranges, func(r redis.ClusterSlot) bool {
+		return int64(r.Start) <= m.slot && m.slot <= int64(r.End) && len(r.Nodes) > 0 && r.Nodes[0].Addr == m.To.Addr
+	})
 }
 
 func (c *Cluster) id(s *Server) string {

@@ -10,7 +10,8 @@
 -- ARGV[3]  the plan, bytes, big-endian: R a refund, S a settlement, M a move that
 --          is not remembered (1), key of what is remembered (2), then doubles:
 --          cost that was charged (units), when (µs), units to give back (R, 0 is
---          all that is left) or true cost (S); then per item its counter (key
+--          all that is left) or true cost (S) or how much earlier it may have
+--          been (M, µs: it was by another server's clock); then per item its counter (key
 --          2), flags (1: 1 fixed cost), algorithm (1), and doubles: units that
 --          were charged (M: to charge, negative to give back), and five numbers
 --          that its algo_*.lua explains
@@ -43,6 +44,10 @@ end
 local plan, V = A[3], call('MGET', unpack(K))
 local lost = A[2] ~= '' and V[1] ~= A[2]
 local kind, mark, charged, made, asked, at = unstruct('>c1Hddd', plan)
+
+-- The earliest that it may have been. What is taken back from an earlier time
+-- than was charged counts too much for a while, never too little.
+local since = kind == 'M' and made - asked or made
 
 -- What is remembered: version, cost, cost it was settled at (-1 not), refunded
 -- in all (doubles), flags (1: 1 items of fixed cost were given back), the
@@ -155,7 +160,7 @@ if effect == 'C' then
       elseif algorithm == FIXED then
         local from, current, expiry
         version, from, current, expiry = unstruct('<Bddd', raw)
-        if from == made - made % b and now - now % b <= from then
+        if from == since - since % b and now - now % b <= from then
           give = min(give, current)
           value, move = pack('<Bddd', VERSION, from, current - give, expiry), -give
         end
@@ -170,7 +175,7 @@ if effect == 'C' then
           if now - when >= b then
             front, sum = upto, 0
           else
-            if when == made then
+            if when >= since and when <= made then
               local cut = min(own, give - given)
               given, own = given + cut, own - cut
             end
@@ -186,7 +191,7 @@ if effect == 'C' then
       else
         local from, current, previous, expiry
         version, from, current, previous, expiry = unstruct('<Bdddd', raw)
-        local start, window = now - now % b, made - made % b
+        local start, window = now - now % b, since - since % b
         if start > from then
           previous = start == from + b and current or 0
           from, current = start, 0
