@@ -296,3 +296,40 @@ func clusterLostCorrections(t *testing.T, c *redistest.Cluster) {
 		}
 	}
 }
+
+// clusterReturns: what is given back is counted, and so is what is not, which is
+// asked once.
+func clusterReturns(t *testing.T, c *redistest.Cluster) {
+	span := month(time.Now())
+	s, proxies := proxied(t, c, time.Second)
+	full, all := quota("returns", span, 1, 1), everywhere(rule.FixedWindow, "returns", 1000, 1)
+	for i := 1; c.Master(counters.Key(full.Counter)) == c.Master(counters.Key(all.Counter)); i++ {
+		full = quota(fmt.Sprint("returns ", i), span, 1, 1)
+	}
+	decide(t, s, full, all)
+	decide(t, s, full, all) // from now on the scripts are known
+	returned := s.Returned()
+	read := func(result string) float64 { return value(t, returned, "penstock_counters_given_back_total", result) }
+	eventually(t, 5*time.Second, "one is given back", func() bool { return read("given") == 1 && read("failed") == 0 })
+	p := proxies[c.Master(counters.Key(all.Counter)).Addr]
+	before, replies := p.sent("evalsha"), 0
+	p.set(func() {
+		p.lose = func(reply []byte) bool {
+			if scriptReply(reply) {
+				replies++
+			}
+			return replies > 1
+		}
+	})
+	if a := decide(t, s, full, all); a.Allowed {
+		t.Errorf("%+v, want refused", a)
+	}
+	eventually(t, 5*time.Second, "one is not given back", func() bool { return read("given") == 1 && read("failed") == 1 })
+	p.set(func() { p.lose = nil })
+	if sent := p.sent("evalsha") - before; sent != 2 {
+		t.Errorf("sent %d times, want once to charge and once to give back", sent)
+	}
+	if n := remaining(t, openCluster(t, c, generous), all); n != 999 {
+		t.Errorf("%d remain, want 999: the reply alone was lost", n)
+	}
+}

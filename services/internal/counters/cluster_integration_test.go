@@ -56,6 +56,7 @@ func TestIntegrationCluster(t *testing.T) {
 		"an emptied master":  clusterEmptied,
 		"a lost script":      clusterScripts,
 
+		"returns":          clusterReturns,
 		"compensation":     clusterCompensates,
 		"never oversold":   clusterNeverOversells,
 		"corrections":      clusterCorrects,

@@ -113,6 +113,13 @@ func (s *Store) MoveAt(ctx context.Context, now, then time.Time, slack time.Dura
 	return a, s.wrap(ctx, err)
 }
 
+// Returned has the metric of what was given back, and nothing else.
+func (s *Store) Returned() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(s.metrics.returned)
+	return r
+}
+
 // Vouch sets the epoch: the store vouches for what it holds.
 func (s *Store) Vouch(ctx context.Context) error {
 	l, err := s.single.node.connect(ctx)
