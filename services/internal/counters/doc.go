@@ -26,8 +26,9 @@
 //	{a:2001%3Adb8%3A1%3A2%3A%3A/64}:e:rate:i:2001%3Adb8%3A1%3A2%3A%3A/64:api-calls:s:payments:gcra:60000000
 //	{g}:e:rate:-:api-calls:g:gcra:1000000
 //
-// A request id is kept under tag : req : id, e.g. {t:acme}:req:r-1, and the
-// corrections of a decision under tag : ref : its id in hex.
+// A request id is kept under tag : req : id, e.g. {t:acme}:req:r-1, and the mark
+// of a decision that was corrected under tag : ref : its id in hex, e.g.
+// {t:acme}:ref:0198f3c2a1b47d10a1b2c3d4e5f60718.
 //
 // # Values
 //
@@ -41,8 +42,8 @@
 //	sliding_window_counter  1, window's first instant (µs), units, units of the one before, expiry: the next window's end, and 20 s to 70 s
 //	sliding_window_log      1, expiry: when the last entry leaves, and 10 s; total (4) in front; per entry time (µs), total (4)
 //	request                 1, fingerprint (16), decision id (16), when (µs), note's length (2), note, results: 24 h
-//	corrections             1, cost, cost settled at (-1 none), refunded, flags (1), settlement's units, total, left; per
-//	                        refund its id's length (1), id, units, total, left: 7 days
+//	mark                    1, cost, cost settled at (-1 none), refunded, flags (1), settlement's units, total, left; per
+//	                        refund its id's length (1), id, units, total, left: 7 days after the last correction
 //
 // Totals of a log are modulo 2^32, little-endian.
 //
@@ -52,4 +53,9 @@
 // algorithms beside it. It is sent once and never repeated: after a lost reply
 // nobody knows whether it charged, and the rule's failure mode answers. The
 // script's clock is the server's.
+//
+// A correction is one call of another script, lua/correct.lua, which reads and
+// writes the mark with the counters. It is sent once too, but who asks again is
+// answered as at first. Giving back keeps a counter's expiry; charging more may
+// make it later. On a cluster counters outside the mark's slot follow, once.
 package counters

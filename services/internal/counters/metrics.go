@@ -110,20 +110,27 @@ func newMetrics(r prometheus.Registerer, s *Store) (*metrics, error) {
 
 // gauges read s when they are asked.
 func (s *Store) gauges() []prometheus.Collector {
-	gauge := func(name, help string, read func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
-	}
 	return []prometheus.Collector{
-		gauge("penstock_counters_breaker_open", "1 while the breaker of a node spares callers the wait for it.",
-			s.anyNode(func(n *node) bool { return n.breaker.open() })),
-		gauge("penstock_counters_vouched", "0 while a counter store was emptied, replaced or restarted and nobody vouches for its quotas.",
-			func() float64 { return 1 - s.anyNode((*node).isLost)() }),
-		gauge("penstock_counters_evicting", "1 while a counter store deletes counters when its memory is full (maxmemory-policy is not noeviction).",
-			s.anyNode(func(n *node) bool { return n.evicts.Load() })),
-		gauge("penstock_counters_waiting", "Callers that wait for their turn.",
-			func() float64 { return float64(s.crowd.waiting.Load()) }),
-		gauge("penstock_counters_clock_offset_seconds", "Estimate of the counter store's clock less this process's.",
-			func() float64 { return s.clock.offset().Seconds() }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "penstock_counters_breaker_open",
+			Help: "1 while the breaker of a node spares callers the wait for it.",
+		}, s.anyNode(func(n *node) bool { return n.breaker.open() })),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "penstock_counters_vouched",
+			Help: "0 while a counter store was emptied, replaced or restarted and nobody vouches for its quotas.",
+		}, func() float64 { return 1 - s.anyNode((*node).isLost)() }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "penstock_counters_evicting",
+			Help: "1 while a counter store deletes counters when its memory is full (maxmemory-policy is not noeviction).",
+		}, s.anyNode(func(n *node) bool { return n.evicts.Load() })),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "penstock_counters_waiting",
+			Help: "Callers that wait for their turn.",
+		}, func() float64 { return float64(s.crowd.waiting.Load()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "penstock_counters_clock_offset_seconds",
+			Help: "Estimate of the counter store's clock less this process's.",
+		}, func() float64 { return s.clock.offset().Seconds() }),
 	}
 }
 
