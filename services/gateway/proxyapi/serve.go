@@ -20,8 +20,12 @@ var errClosing = errors.New("the gateway is shutting down")
 // few of the counter store's budgets.
 const refundTime = 2 * time.Second
 
-// cutTime is what the exchanges that were cut get to end in.
-const cutTime = 2 * time.Second
+// cutTime is what the exchanges that were cut get to end in, and flushTime what
+// the server gets to send their answers: it does so when they have ended.
+const (
+	cutTime   = 2 * time.Second
+	flushTime = 500 * time.Millisecond
+)
 
 // maxStreams bounds the requests that one HTTP/2 connection may have running.
 const maxStreams = 1000
@@ -113,6 +117,9 @@ func (g *Gate) drain(srv *http.Server, cut context.CancelCauseFunc, served <-cha
 	cut(errClosing)
 	select {
 	case <-empty:
+		flush, stop := context.WithTimeout(context.WithoutCancel(srv.BaseContext(nil)), flushTime)
+		defer stop()
+		_ = srv.Shutdown(flush) // returns at once where the first one waited for all
 	case <-time.After(cutTime):
 		ended = fmt.Errorf("requests were still running %v after they were cut", cutTime)
 	}
