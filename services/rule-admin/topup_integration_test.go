@@ -31,10 +31,16 @@ import (
 	"penstock.dev/services/rule-admin/postgres"
 )
 
-// openCounters returns the counter store as a gateway has it.
+// openCounters returns the counter store of one server as a gateway has it.
 func openCounters(t testing.TB, url string) *counters.Store {
 	t.Helper()
-	s, err := counters.Open(counters.Config{URL: url, Budget: 5 * time.Second, Adopt: true}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	return openStore(t, counters.Config{URL: url})
+}
+
+func openStore(t testing.TB, cfg counters.Config) *counters.Store {
+	t.Helper()
+	cfg.Budget, cfg.Adopt = 5*time.Second, true
+	s, err := counters.Open(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -369,8 +375,33 @@ func TestIntegrationUsagePage(t *testing.T) {
 // counter store nothing that expires is granted, and usage names the knob.
 func TestIntegrationTopUpsExpire(t *testing.T) {
 	t.Parallel()
-	database, registry, redis := pgtest.Database(t), startRegistry(t), redistest.Start(t)
-	s := start(t, database, registry.URL, "-redis-url", redis.URL)
+	t.Run("on one server", func(t *testing.T) {
+		t.Parallel()
+		topUpsExpire(t, counters.Config{URL: redistest.Start(t).URL}, "-redis-cluster=false")
+	})
+	t.Run("on a cluster", func(t *testing.T) {
+		t.Parallel()
+		topUpsExpire(t, counters.Config{URL: redistest.StartCluster(t).URL, Cluster: true}, "-redis-cluster")
+	})
+	t.Run("on none", func(t *testing.T) {
+		t.Parallel()
+		s := start(t, pgtest.Database(t), startRegistry(t).URL)
+		s.ready()
+		s.want(201, "PUT", "/v1/tenants/acme", `{}`)
+		ahead := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+		if a := s.topUp("acme", "k", `{"meter":"credits","units":1,"expires_at":"`+ahead+`"}`); a.Status != 422 || !strings.Contains(a.Text, "-redis-url") {
+			t.Errorf("an expiry without a counter store: %d %s, want 422 that names -redis-url", a.Status, a.Text)
+		}
+		if text := s.want(503, "GET", "/v1/usage", ""); !strings.Contains(text, "-redis-url") {
+			t.Errorf("usage without a counter store: %s, want -redis-url named", text)
+		}
+	})
+}
+
+func topUpsExpire(t *testing.T, store counters.Config, args ...string) {
+	t.Helper()
+	database := pgtest.Database(t)
+	s := start(t, database, startRegistry(t).URL, append(args, "-redis-url", store.URL)...)
 	s.ready()
 	s.want(201, "PUT", "/v1/tenants/acme", `{}`)
 	s.want(201, "PUT", "/v1/rules/acme-wallet", `{"kind":"wallet","wallet":"prepaid","subject":["tenant"],"match":{"tenant":"acme"},"meter":"credits"}`)
@@ -381,7 +412,7 @@ func TestIntegrationTopUpsExpire(t *testing.T) {
 	if a := s.topUp("acme", "long", `{"meter":"credits","units":1000}`); a.GrantedTotal != 1100 {
 		t.Fatalf("%d %s, want 1100 granted in all", a.Status, a.Text)
 	}
-	spend(t, openCounters(t, redis.URL), walletCharge("acme", "credits", 30, 1100))
+	spend(t, openStore(t, store), walletCharge("acme", "credits", 30, 1100))
 	usage := func() (limit, consumed, balance int64) {
 		var u struct {
 			Counters []struct{ Limit, Consumed, Balance int64 }
@@ -417,17 +448,6 @@ func TestIntegrationTopUpsExpire(t *testing.T) {
 	if _, metrics, _ := s.get(s.admin + "/metrics"); !strings.Contains(metrics, `penstock_rule_admin_topups_total{result="committed"} 2`+"\n") ||
 		!strings.Contains(metrics, `penstock_rule_admin_topups_total{result="replayed"} 1`+"\n") {
 		t.Error("the metrics lack the top-ups")
-	}
-
-	bare := start(t, pgtest.Database(t), registry.URL)
-	bare.ready()
-	bare.want(201, "PUT", "/v1/tenants/acme", `{}`)
-	ahead := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
-	if a := bare.topUp("acme", "k", `{"meter":"credits","units":1,"expires_at":"`+ahead+`"}`); a.Status != 422 || !strings.Contains(a.Text, "-redis-url") {
-		t.Errorf("an expiry without a counter store: %d %s, want 422 that names -redis-url", a.Status, a.Text)
-	}
-	if text := bare.want(503, "GET", "/v1/usage", ""); !strings.Contains(text, "-redis-url") {
-		t.Errorf("usage without a counter store: %s, want -redis-url named", text)
 	}
 }
 

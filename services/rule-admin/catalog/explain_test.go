@@ -170,6 +170,10 @@ func TestExplainedRequest(t *testing.T) {
 	if err != nil || len(peek.Groups) != 2 || peek.Groups[1].Cost != 0 || peek.Cost != 0 {
 		t.Errorf("a peek: %+v, %v, want two groups that cost nothing", peek, err)
 	}
+	catalogtest.Put(t, c, catalog.KindRule, "tried", `{"kind":"block","mode":"shadow","match":{"tenant":"globex"}}`, catalog.Condition{})
+	if e, err := c.Explain(t.Context(), question(t, `{"tenant":"globex"}`), t0); err != nil || e.BlockedBy != "" || len(e.Groups) != 2 {
+		t.Errorf("beside a block in shadow: %+v, %v, want nothing blocked", e, err)
+	}
 	blocked, err := c.Explain(t.Context(), question(t, `{"tenant":"acme","application":"web","api_key":"`+firstKey(t, c)+`"}`), t0)
 	if err != nil || blocked.BlockedBy != "web-key-3" {
 		t.Errorf("blocked by %+v, %v, want web-key-3", blocked, err)

@@ -179,6 +179,8 @@ func TestUsagePages(t *testing.T) {
 	c, _ := seeded(t)
 	for i := range 7 {
 		catalogtest.Put(t, c, catalog.KindTenant, fmt.Sprintf("t%d", i), `{}`, catalog.Condition{})
+		catalogtest.Put(t, c, catalog.KindRule, fmt.Sprintf("t%d-day", i),
+			fmt.Sprintf(`{"kind":"quota","subject":["tenant"],"match":{"tenant":"t%d"},"limit":5,"period":{"unit":"day"}}`, i), catalog.Condition{})
 	}
 	var got []string
 	pages := 0
@@ -198,6 +200,13 @@ func TestUsagePages(t *testing.T) {
 			got = append(got, u.Tenant)
 			if u.Counters == nil {
 				t.Errorf("%s has null for counters", u.Tenant)
+			}
+			for _, counter := range u.Counters {
+				if place := counter.Refunded; r.names[place] != name(limit.Identity{
+					Kind: counter.Rule.Kind, Tenant: u.Tenant, Meter: counter.Rule.Meter, Unit: counter.Rule.Period.Unit, Start: counter.Span.Start,
+				}) {
+					t.Errorf("%s has for its %s what %s holds", u.Tenant, counter.Rule.ID, r.names[place])
+				}
 			}
 		}
 		after = got[len(got)-1]
