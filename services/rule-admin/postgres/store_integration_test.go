@@ -395,6 +395,7 @@ func TestIntegrationAway(t *testing.T) {
 func TestIntegrationHeldLock(t *testing.T) {
 	t.Parallel()
 	s, conn := open(t, postgres.Config{}, encode)
+	_, watch := open(t, postgres.Config{URL: conn.Config().ConnString()}, encode) // a transaction sees one moment's activity
 	c := catalog.New(s, rand.Reader, condition.Compile)
 	exec(t, conn, `BEGIN`)
 	exec(t, conn, `UPDATE revision SET value = value`)
@@ -409,7 +410,7 @@ func TestIntegrationHeldLock(t *testing.T) {
 		writers.Go(func() { catalogtest.Put(t, c, catalog.KindTenant, fmt.Sprintf("w%d", i), `{}`, catalog.Condition{}) })
 	}
 	waitUntil(t, "a change waits in the database", func() bool {
-		return query[bool](t, conn, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database())`)[0]
+		return query[bool](t, watch, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database())`)[0]
 	})
 	if _, err := c.List(t.Context(), catalog.KindTenant, "", 1); err != nil {
 		t.Errorf("List behind a held lock = %v: reads never wait", err)
