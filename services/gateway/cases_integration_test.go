@@ -239,7 +239,7 @@ func TestIntegrationLocalShares(t *testing.T) {
 	second := []string{"-redis-budget", "50ms", "-gateway-id", "gateway-2", "-data-dir", t.TempDir()}
 	gateways := []*gateway{e.start("-redis-budget", "50ms"), e.start(second...)}
 	knowsTwo := func() {
-		for _, g := range gateways {
+		for _, g := range slices.Backward(gateways) { // the newer one knows last that a former run of it is gone
 			g.ready()
 			kafkatest.Eventually(t, func() bool {
 				_, _, page := g.get(g.admin + "/metrics")
