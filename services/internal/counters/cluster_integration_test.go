@@ -29,14 +29,6 @@ func openCluster(t testing.TB, c *redistest.Cluster, budget time.Duration) *coun
 	return s
 }
 
-// global is a rate outside any tenant's slot that hardly refills.
-func global(capacity int64) limit.Charge {
-	return limit.Charge{
-		Counter:   limit.Identity{Kind: rule.Rate, Meter: "all", Algorithm: rule.GCRA, Window: rule.MaxWindow},
-		Algorithm: rule.GCRA, Cost: 1, Limit: 1, Window: rule.MaxWindow, Burst: capacity,
-	}
-}
-
 // used is what a rate's counter holds.
 func used(t testing.TB, s *counters.Store, c limit.Charge) int64 {
 	t.Helper()
