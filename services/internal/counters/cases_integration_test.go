@@ -90,6 +90,42 @@ func TestIntegrationE2Contention(t *testing.T) {
 	}
 }
 
+// TestIntegrationE2TogetherInOneDecision guarantees the same of decisions that
+// charge every kind of counter at once: as many pass as the scarcest allows, and
+// the others hold no more than that.
+func TestIntegrationE2TogetherInOneDecision(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	stores := []*counters.Store{}
+	for range 3 {
+		stores = append(stores, openStore(t, server.URL, generous))
+	}
+	for scarce := range kinds {
+		var charges []limit.Charge
+		for i, k := range kinds {
+			most := int64(1000)
+			if i == scarce {
+				most = 60
+			}
+			charges = append(charges, k.charge(fmt.Sprint("acme ", scarce, i), time.Now(), most, rule.MaxWindow, 2))
+		}
+		allowed := crowd(t, 300, func(i int) (limit.Answer, error) {
+			return stores[i%3].Decide(t.Context(), limit.Decision{Charges: charges})
+		})
+		if allowed != 30 {
+			t.Errorf("scarce %s: %d allowed, want 30", kinds[scarce].name, allowed)
+		}
+		for i := range charges {
+			charges[i].Cost = 0
+		}
+		for i, r := range decide(t, stores[0], charges...).Results {
+			if used := charges[i].Limit - r.Remaining; used != 60 {
+				t.Errorf("scarce %s: %s holds %d, want 60", kinds[scarce].name, kinds[i].name, used)
+			}
+		}
+	}
+}
+
 // TestIntegrationE3OneRequestID guarantees that three equal requests at once,
 // through three gateways, charge once and are answered alike.
 func TestIntegrationE3OneRequestID(t *testing.T) {
