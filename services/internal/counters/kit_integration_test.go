@@ -133,7 +133,9 @@ func (p *proxy) sent(text string) int {
 }
 
 func (p *proxy) serve(client net.Conn) {
-	server, err := net.DialTimeout("tcp", p.upstream, time.Second)
+	var upstream string
+	p.set(func() { upstream = p.upstream })
+	server, err := net.DialTimeout("tcp", upstream, time.Second)
 	if err != nil {
 		_ = client.Close()
 		return
