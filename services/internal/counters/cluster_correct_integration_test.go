@@ -15,6 +15,7 @@ import (
 
 	"penstock.dev/services/internal/counters"
 	"penstock.dev/services/internal/limit"
+	"penstock.dev/services/internal/period"
 	"penstock.dev/services/internal/redistest"
 	"penstock.dev/services/internal/rule"
 )
@@ -82,6 +83,61 @@ func clusterCompensates(t *testing.T, c *redistest.Cluster) {
 		eventually(t, 10*time.Second, who+" is given back after replays", func() bool {
 			return remaining(t, stores[0], all) == 992 && remaining(t, stores[1], addr) == 999_992
 		})
+	}
+}
+
+// clusterGivesBackWhatFailed: what decisions charged outside their tenant's slot
+// comes back too when there they are stale, in conflict, or cannot be decided;
+// and it does so for those of a batch that do not pass.
+func clusterGivesBackWhatFailed(t *testing.T, c *redistest.Cluster) {
+	s, now := openCluster(t, c, generous), time.Now()
+	span := month(now)
+	past := period.Span{Start: span.Start.AddDate(0, -1, 0), End: span.Start}
+	bad := gcra("unreadable", 10, time.Second, 10, 1)
+	if err := c.Client().Set(t.Context(), counters.Key(bad.Counter), "\x02a newer layout", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	request := limit.Request{Tenant: "in conflict", ID: "r"}
+	if _, err := s.Decide(t.Context(), limit.Decision{Charges: []limit.Charge{quota("in conflict", span, 10, 1)}, Request: request}); err != nil {
+		t.Fatal(err)
+	}
+	request.Fingerprint[0] = 1
+	for name, tt := range map[string]struct {
+		charge  limit.Charge
+		request limit.Request
+		ended   func(limit.Answer, error) bool
+	}{
+		"stale":      {charge: quota("stale", past, 10, 1), ended: func(a limit.Answer, err error) bool { return err == nil && a.Stale }},
+		"conflict":   {charge: quota("in conflict", span, 10, 1), request: request, ended: func(a limit.Answer, err error) bool { return err == nil && a.Conflict }},
+		"unreadable": {charge: bad, ended: func(_ limit.Answer, err error) bool { return errors.Is(err, counters.ErrValue) }},
+	} {
+		for _, alg := range rates {
+			all := everywhere(alg, "given back, "+name, 100, 1)
+			for range 5 {
+				a, err := s.Decide(t.Context(), limit.Decision{Charges: []limit.Charge{all, tt.charge}, Request: tt.request})
+				if !tt.ended(a, err) || a.Charged || a.Allowed {
+					t.Errorf("%s, %s: %+v, %v", name, alg, a, err)
+				}
+			}
+			eventually(t, 10*time.Second, name+" is given back to "+string(alg), func() bool { return remaining(t, s, all) == 100 })
+		}
+	}
+	for _, alg := range rates {
+		all, few := everywhere(alg, "given back, batch", 100, 1), quota("batch "+string(alg), span, 20, 1)
+		answers, errs := s.DecideAll(t.Context(), slices.Repeat([]limit.Decision{{Charges: []limit.Charge{all, few}}}, 50))
+		allowed := 0
+		for i, a := range answers {
+			if errs[i] != nil {
+				t.Errorf("%s: %v", alg, errs[i])
+			}
+			if a.Allowed {
+				allowed++
+			}
+		}
+		if allowed != 20 {
+			t.Errorf("%s: %d of a batch of 50 allowed, want 20", alg, allowed)
+		}
+		eventually(t, 10*time.Second, "a batch is given back to "+string(alg), func() bool { return remaining(t, s, all) == 80 })
 	}
 }
 

@@ -49,6 +49,7 @@ func TestIntegrationCluster(t *testing.T) {
 		"a lost script":      clusterScripts,
 
 		"returns":          clusterReturns,
+		"given back":       clusterGivesBackWhatFailed,
 		"compensation":     clusterCompensates,
 		"never oversold":   clusterNeverOversells,
 		"corrections":      clusterCorrects,
