@@ -168,6 +168,7 @@ type amends struct {
 	charges []limit.Charge // made of kinds
 	kinds   []kind         // of the charges
 	made    []limit.Correction
+	last    map[[16]byte]time.Time // when a decision was last corrected
 	moves   int
 	reached map[string]int
 }
@@ -175,7 +176,7 @@ type amends struct {
 func newAmends(rng *rand.Rand, store *counters.Store, client *redis.Client, reached map[string]int) *amends {
 	w := &amends{
 		Rand: rng, store: store, client: client, model: limit.NewState(), reached: reached,
-		now: time.UnixMicro(1_767_323_045_000_000 + rng.Int64N(1e14)).UTC(),
+		now: time.UnixMicro(1_767_323_045_000_000 + rng.Int64N(1e14)).UTC(), last: map[[16]byte]time.Time{},
 	}
 	w.window = []time.Duration{time.Millisecond, 7 * time.Second, time.Hour, 24 * time.Hour}[w.IntN(4)]
 	first := w.IntN(len(kinds))
@@ -229,6 +230,11 @@ func (w *amends) step(ctx context.Context) error {
 	case 1, 2, 3, 4:
 	case 5:
 		w.now = w.now.Add(w.window - time.Duration(w.now.UnixMicro()%w.window.Microseconds())*time.Microsecond)
+	case 6: // past windows that nothing is charged in
+		w.now = w.now.Add(time.Duration(1+w.IntN(4)) * w.window)
+		if err := w.move(ctx); err != nil {
+			return err
+		}
 	default:
 		w.now = w.now.Add(time.Duration(w.Int64N(int64(w.window))).Truncate(time.Microsecond))
 	}
@@ -346,8 +352,12 @@ func (w *amends) refundOften(ctx context.Context) error {
 	return w.correct(ctx, c)
 }
 
-// correct corrects on both sides.
+// correct corrects on both sides, unless the world's clock says that it is
+// forgotten what was corrected: Redis forgets by its own.
 func (w *amends) correct(ctx context.Context, c limit.Correction) error {
+	if last, there := w.last[c.DecisionID]; w.now.Sub(c.At) >= limit.RememberCorrections || there && w.now.Sub(last) >= limit.RememberCorrections {
+		return nil
+	}
 	got, err := w.store.CorrectAt(ctx, w.now, c)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errDiffer, err)
@@ -358,6 +368,9 @@ func (w *amends) correct(ctx context.Context, c limit.Correction) error {
 	}
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 		return fmt.Errorf("%w at %v: %+v\n-model +script\n%s", errDiffer, w.now, c, diff)
+	}
+	if want.Effect == limit.Corrected {
+		w.last[c.DecisionID] = w.now
 	}
 	w.note(&c, &want)
 	return nil
