@@ -26,17 +26,14 @@ func (in *inquiry) remember(address string) limit.Request {
 
 // fingerprint is of what must be the same when a request id comes again: the
 // dimensions and the cost as they were asked, not as the catalogue fills them
-// in. The client's address counts for anonymous requests only.
+// in. The client's address is the one that counters name.
 func (q *Query) fingerprint(address string) (f [16]byte) {
 	b := make([]byte, 0, 256)
-	for _, s := range [...]string{q.Tenant, q.Application, q.User, q.APIKey, q.Service, q.Method, q.Path} {
+	for _, s := range [...]string{q.Tenant, q.Application, q.User, q.APIKey, address, q.Service, q.Method, q.Path} {
 		b = appendText(b, s)
 	}
 	if q.Path == "" {
 		b = appendText(b, q.Endpoint)
-	}
-	if q.Tenant == "" {
-		b = appendText(b, address)
 	}
 	if q.Cost != nil {
 		b = binary.AppendVarint(b, *q.Cost)

@@ -528,7 +528,7 @@ func TestRequestID(t *testing.T) {
 	t.Parallel()
 
 	g := newGate(t, rate("burst", rule.Tenant, 10), quota("month", 100))
-	q := decide.Query{RequestID: "r-1", Tenant: "acme", Cost: units(5)}
+	q := decide.Query{RequestID: "r-1", Tenant: "acme", Cost: units(5), Address: netip.MustParseAddr("203.0.113.9")}
 	first := g.ask(q)
 	g.put(decide.RuleKind, "burst", nil)
 	g.put(decide.RuleKind, "month", quota("month", 50))
@@ -537,9 +537,15 @@ func TestRequestID(t *testing.T) {
 	if diff := cmp.Diff(first, again, cmpopts.IgnoreUnexported(decide.Decision{})); diff != "" {
 		t.Errorf("repeat (-first +again):\n%s", diff)
 	}
+	q.Address = netip.MustParseAddr("::ffff:203.0.113.9")
+	if d := g.ask(q); !d.Replayed {
+		t.Error("another spelling of the address is another question")
+	}
 	for _, other := range []decide.Query{
-		{RequestID: "r-1", Tenant: "acme", Cost: units(6)},
-		{RequestID: "r-1", Tenant: "acme", Cost: units(5), User: "u1"},
+		{RequestID: "r-1", Tenant: "acme", Cost: units(6), Address: q.Address},
+		{RequestID: "r-1", Tenant: "acme", Cost: units(5), Address: q.Address, User: "u1"},
+		{RequestID: "r-1", Tenant: "acme", Cost: units(5), Address: netip.MustParseAddr("203.0.113.10")},
+		{RequestID: "r-1", Tenant: "acme", Cost: units(5)},
 	} {
 		if _, err := g.Decide(t.Context(), other); !errors.Is(err, decide.ErrRequestIDReused) {
 			t.Errorf("%+v: %v, want ErrRequestIDReused", other, err)
