@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -282,9 +283,12 @@ func (b *buffer) read(w http.ResponseWriter, r *http.Request, most int64) error 
 			return nil
 		case errors.As(err, &large):
 			return fmt.Errorf("%w: more than %d bytes", errTooLarge, most)
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			w.Header().Set("Connection", "close")
+			return errLate
 		default:
 			w.Header().Set("Connection", "close")
-			return errBody
+			return faults{{"body", "is not framed as the headers say, or breaks off"}}
 		}
 	}
 }

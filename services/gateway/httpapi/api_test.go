@@ -10,10 +10,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"penstock.dev/services/gateway/decide"
@@ -248,6 +250,10 @@ func TestMalformed(t *testing.T) {
 	for i := range 65 {
 		fmt.Fprintf(&many, `,"l%d":""`, i)
 	}
+	var unknown []string
+	for i := range 17 {
+		unknown = append(unknown, fmt.Sprintf("l%d", i))
+	}
 	tests := []struct {
 		name, question string
 		fields         []string
@@ -265,6 +271,9 @@ func TestMalformed(t *testing.T) {
 		{"not UTF-8", "{\"tenant\": \"\xff\"}", []string{"body"}},
 		{"an unknown field", `{"tennant": "acme"}`, []string{"tennant"}},
 		{"a known field in another case", `{"Tenant": "acme"}`, []string{"Tenant"}},
+		{"several wrong at once", `{"tennant": {"a": [1, "}"]}, "cost": -1, "user": null, "labels": 7, "method": ["G"], "client_ip": "x"}`, []string{"tennant", "cost", "user", "labels", "method", "client_ip"}},
+		{"wrong, and then no JSON", `{"tennant": 1, "cost": 1.5, "user" "u"}`, []string{"tennant", "cost", "body"}},
+		{"more wrong than is named", `{` + many.String()[1:] + `}`, unknown},
 		{"a field twice", `{"tenant": "acme", "tenant": "globex"}`, []string{"tenant"}},
 		{"a field twice, escaped", `{"tenant": "acme", "ten\u0061nt": "globex"}`, []string{"tenant"}},
 		{"a number for a text", `{"tenant": 5}`, []string{"tenant"}},
@@ -492,29 +501,51 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestLateBody guarantees that a caller who does not send its question whole is
-// told so, and that its connection ends.
-func TestLateBody(t *testing.T) {
+// TestBrokenBody guarantees that a caller who does not send its question whole
+// is told so, and that its connection ends.
+func TestBrokenBody(t *testing.T) {
 	t.Parallel()
 	f := newFace(t)
 	srv := httptest.NewServer(f)
 	t.Cleanup(srv.Close)
-	conn, err := net.Dial("tcp", srv.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
+	for name, rest := range map[string]string{
+		"cut short":          "Content-Length: 100\r\n\r\n{",
+		"cut between chunks": "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+		"no chunk":           "Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+	} {
+		conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		_, _ = fmt.Fprintf(conn, "POST /v1/decisions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n%s", token, rest)
+		if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		all, err := io.ReadAll(conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := string(all); !strings.HasPrefix(s, "HTTP/1.1 400 ") || !strings.Contains(s, `"malformed"`) || !strings.Contains(s, "Connection: close") {
+			t.Errorf("%s: answered %s", name, s)
+		}
 	}
-	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
-	_, _ = fmt.Fprintf(conn, "POST /v1/decisions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{", token)
-	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
-	all, err := io.ReadAll(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.HasPrefix(string(all), "HTTP/1.1 408 ") || !strings.Contains(string(all), "Connection: close") {
-		t.Errorf("answered %s", all)
+}
+
+// TestLateBody guarantees that a question which does not arrive in time is
+// told apart from one that cannot be read.
+func TestLateBody(t *testing.T) {
+	t.Parallel()
+	f := newFace(t)
+	late := fmt.Errorf("read tcp: %w", os.ErrDeadlineExceeded)
+	r := httptest.NewRequest(http.MethodPost, "/v1/decisions", io.MultiReader(strings.NewReader(`{"tenant": `), iotest.ErrReader(late)))
+	r.Header.Set("Authorization", "Bearer "+token)
+	w := httptest.NewRecorder()
+	f.ServeHTTP(w, r)
+	refused(t, exchange{w.Code, w.Header(), w.Body.String()}, 408, "request-timeout")
+	if w.Header().Get("Connection") != "close" {
+		t.Error("the connection goes on")
 	}
 }
 

@@ -19,7 +19,7 @@ func parseBatch(body string) (qs []question, err error) {
 		given := false
 		s.object("", func(field string) {
 			if field != "decisions" {
-				s.fail(field, "is not a field of a batch")
+				s.wrong(field, "is not a field of a batch", list)
 				return
 			}
 			given = true

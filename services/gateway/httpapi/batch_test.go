@@ -128,6 +128,11 @@ func TestBatchRefuses(t *testing.T) {
 		{"an unknown field of a question", `{"decisions": [{"tenant": "acme"}, {"tenat": "acme"}]}`, []string{"decisions[1].tenat"}},
 		{"a wrong cost", `{"decisions": [{"tenant": "acme"}, {}, {}, {"cost": -1}]}`, []string{"decisions[3].cost"}},
 		{"two faults", `{"decisions": [{"cost": -1, "tenant": "acme"}, {"client_ip": "x"}]}`, []string{"decisions[0].cost", "decisions[1].client_ip"}},
+		{
+			"every fault of every question", `{"atomic": true, "decisions": [{"tenat": "acme", "cost": 1e3}, {}, {"cost": -1, "user": 5}, {"client_ip": "x"}]}`,
+			[]string{"atomic", "decisions[0].tenat", "decisions[0].cost", "decisions[2].cost", "decisions[2].user", "decisions[3].client_ip"},
+		},
+		{"faults, and then no JSON", `{"decisions": [{"tenat": "acme"}, {"cost": 1, "cost": 2}, {"cost": -1}]}`, []string{"decisions[0].tenat", "decisions[1].cost"}},
 		{"a label", `{"decisions": [{"labels": {"a": 1}}]}`, []string{"decisions[0].labels.a"}},
 		{"a contradiction", `{"decisions": [{"tenant": "acme"}, {"api_key": "s3cret", "tenant": "globex"}]}`, []string{"decisions[1].tenant"}},
 		{"no comma", `{"decisions": [{} {}]}`, []string{"decisions"}},

@@ -60,7 +60,7 @@ func parseCorrection(v verb, body string) (c correction, err error) {
 		s.object("", func(field string) {
 			switch {
 			case field == "receipt":
-				c.receipt = s.string(field)
+				c.receipt = s.bounded(field, maxBody, list)
 			case field == "refund_id" && v == refund:
 				c.id = s.bounded(field, maxRefundID, list)
 			case field == "units" && v == refund:
@@ -68,13 +68,13 @@ func parseCorrection(v verb, body string) (c correction, err error) {
 			case field == "cost" && v == settle:
 				c.cost = s.units(field, 0, list)
 			default:
-				s.fail(field, "is not a field of a "+string(v))
+				s.wrong(field, "is not a field of a "+string(v), list)
 			}
 		})
 		if s.fault != nil {
 			return
 		}
-		if c.receipt == "" {
+		if c.receipt == "" && !list.name("receipt") {
 			list.add("receipt", "is required: the answer of the decision has it")
 		}
 		if v == settle && c.cost == nil && !list.name("cost") {

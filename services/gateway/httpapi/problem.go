@@ -18,7 +18,7 @@ var (
 	errUnauthorized = errors.New("a bearer token of a trusted caller is needed (the gateway's -decision-tokens)")
 	errMedia        = errors.New("the body must be application/json in UTF-8")
 	errTooLarge     = errors.New("the body is too large")
-	errBody         = errors.New("the body did not arrive, or not in time")
+	errLate         = errors.New("the body did not arrive in time")
 	errGone         = errors.New("the connection was closed before the answer")
 	errReceipt      = errors.New("the receipt is not good for this")
 )
@@ -43,7 +43,7 @@ var problems = []problem{
 	{errUnauthorized, http.StatusUnauthorized, "unauthorized", "A known bearer token is needed"},
 	{errMedia, http.StatusUnsupportedMediaType, "unsupported-media-type", "The body is not JSON"},
 	{errTooLarge, http.StatusRequestEntityTooLarge, "too-large", "The body is too large"},
-	{errBody, http.StatusRequestTimeout, "request-timeout", "The body did not arrive"},
+	{errLate, http.StatusRequestTimeout, "request-timeout", "The body did not arrive in time"},
 	{errGone, statusGone, "client-gone", "The caller did not wait"},
 	{errFaulty, http.StatusBadRequest, "malformed", "The question cannot be read, or is out of bounds"},
 	{decide.ErrCost, http.StatusBadRequest, "malformed", "The question cannot be read, or is out of bounds"},

@@ -81,10 +81,10 @@ func read(body string, value func(s *scanner, list *faults)) error {
 	if s.rest() {
 		s.fail("body", "has something behind its end")
 	}
-	switch {
-	case s.fault != nil:
-		return faults{*s.fault}
-	case len(list) > 0:
+	if s.fault != nil {
+		list = append(list, *s.fault)
+	}
+	if len(list) > 0 {
 		return list
 	}
 	return nil
@@ -117,7 +117,7 @@ func (s *scanner) question(list *faults) (q question) {
 		case "labels":
 			q.Labels, q.labels = s.labels(list)
 		default:
-			s.fail(field, "is not a field of a question")
+			s.wrong(field, "is not a field of a question", list)
 		}
 	})
 	return q
@@ -125,6 +125,10 @@ func (s *scanner) question(list *faults) (q question) {
 
 // bounded reads a text of at most so many bytes.
 func (s *scanner) bounded(field string, most int, list *faults) string {
+	if !s.starts(`"`) {
+		s.wrong(field, "is not a JSON string", list)
+		return ""
+	}
 	v := s.string(field)
 	if len(v) > most {
 		list.add(field, fmt.Sprintf("is longer than %d bytes", most))
@@ -173,7 +177,7 @@ func path(text string, list *faults) string {
 
 // units reads a number of units, nil when it is none.
 func (s *scanner) units(field string, least int64, list *faults) *int64 {
-	digits := s.integer(field)
+	digits := s.integer(field, list)
 	if digits == "" {
 		return nil
 	}
@@ -188,6 +192,10 @@ func (s *scanner) units(field string, least int64, list *faults) *int64 {
 // labels reads the labels, and makes them the JSON that their event has.
 func (s *scanner) labels(list *faults) (labels map[string]string, text string) {
 	labels = map[string]string{}
+	if !s.starts("{") {
+		s.wrong("labels", "is not a JSON object", list)
+		return labels, ""
+	}
 	var b []byte
 	s.object("labels", func(name string) {
 		field := "labels." + name

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,8 +11,8 @@ import (
 
 // A scanner reads the JSON of a question. It is strict where encoding/json is
 // not: names are compared as they are written, a name may come once, half a
-// surrogate pair is no text, and null is no text either. After its first fault
-// it reads nothing more.
+// surrogate pair is no text, and null is no text either. What is no JSON ends
+// its reading; a value that is JSON and wrong can be skipped.
 type scanner struct {
 	text  string // valid UTF-8
 	at    int
@@ -24,6 +25,40 @@ func (s *scanner) fail(field, message string) {
 		s.fault = &fault{field, message}
 	}
 	s.at = len(s.text)
+}
+
+// maxWrong is how many values of one question are skipped and named; the next
+// one ends the reading.
+const maxWrong = 16
+
+// wrong names a value that may be any JSON, and skips it.
+func (s *scanner) wrong(field, message string, list *faults) {
+	switch {
+	case s.fault != nil:
+	case len(*list) >= maxWrong:
+		s.fail(field, message+"; what follows was not read")
+	case !s.skip():
+		s.fail(field, message)
+	default:
+		list.add(field, message)
+	}
+}
+
+// skip reads a value and forgets it. It returns false where there is none.
+func (s *scanner) skip() bool {
+	var v json.RawMessage
+	dec := json.NewDecoder(strings.NewReader(s.text[s.at:]))
+	if dec.Decode(&v) != nil {
+		return false
+	}
+	s.at += int(dec.InputOffset())
+	return true
+}
+
+// starts reports whether the next value begins with one of some bytes.
+func (s *scanner) starts(with string) bool {
+	s.space()
+	return s.at < len(s.text) && strings.IndexByte(with, s.text[s.at]) >= 0
 }
 
 // space skips white space.
@@ -221,10 +256,7 @@ func (s *scanner) hex() (rune, bool) {
 }
 
 // integer reads a number without fraction and exponent and returns its digits.
-func (s *scanner) integer(field string) string {
-	if s.fault != nil {
-		return ""
-	}
+func (s *scanner) integer(field string, list *faults) string {
 	s.space()
 	start := s.at
 	for s.at < len(s.text) && strings.IndexByte("+-.0123456789Ee", s.text[s.at]) >= 0 {
@@ -232,9 +264,14 @@ func (s *scanner) integer(field string) string {
 	}
 	number := s.text[start:s.at]
 	digits := strings.TrimPrefix(number, "-")
-	if digits == "" || strings.Trim(digits, "0123456789") != "" || len(digits) > 1 && digits[0] == '0' {
-		s.fail(field, "is not a whole number")
-		return ""
+	switch {
+	case number != "" && !json.Valid([]byte(number)):
+		s.fail(field, "is not a number")
+	case digits == "" || strings.Trim(digits, "0123456789") != "":
+		s.at = start
+		s.wrong(field, "is not a whole number", list)
+	default:
+		return number
 	}
-	return number
+	return ""
 }
