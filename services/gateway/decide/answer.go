@@ -105,6 +105,14 @@ func (d *Decision) refuse(r *rule.Rule, units int64, wait time.Duration) {
 	}
 }
 
+// Refusing is the rule that refused, nil where none did.
+func (d *Decision) Refusing() *rule.Rule {
+	if d.basis == nil {
+		return nil
+	}
+	return d.basis.ruleByID(d.RuleID)
+}
+
 // exceeds reports whether units can never pass, whatever was used. A wallet
 // that has something left passes any.
 func exceeds(r *rule.Rule, units int64) bool { return r.Kind != rule.Wallet && units > r.Capacity() }

@@ -1,6 +1,7 @@
 package proxyapi_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 
 	"penstock.dev/services/gateway/decide"
 	"penstock.dev/services/gateway/proxyapi"
+	"penstock.dev/services/internal/period"
 	"penstock.dev/services/internal/rule"
 )
 
@@ -405,5 +407,55 @@ func TestCORS(t *testing.T) {
 	w = g.send("203.0.113.11", "OPTIONS", "/open/x")
 	if w.Code != 200 || w.Header().Get("X-RateLimit-Remaining") != "0" {
 		t.Errorf("an OPTIONS that is no preflight is charged: %d %v", w.Code, w.Header())
+	}
+}
+
+// TestRefusalsNameTheirKnobs guarantees that a refusal names what can be
+// changed about it, and nothing that its rule does not have.
+func TestRefusalsNameTheirKnobs(t *testing.T) {
+	t.Parallel()
+	one := int64(1)
+	window := func(a rule.Algorithm) func(*rule.Rule) {
+		return func(r *rule.Rule) { r.Algorithm, r.Burst = a, 0 }
+	}
+	bucket := func(r *rule.Rule) { r.Burst = 1 }
+	queue := func(r *rule.Rule) { r.Algorithm, r.Burst, r.MaxDelay = rule.LeakyBucket, 2, time.Millisecond }
+	quota := func(r *rule.Rule) {
+		r.Kind, r.Algorithm, r.Window, r.Burst = rule.Quota, rule.CalendarQuota, 0, 0
+		r.Period = &period.Spec{Unit: period.Month, Count: 1, Alignment: period.Calendar}
+	}
+	fixed := func(units int64, change func(*rule.Rule)) func(*rule.Rule) {
+		return func(r *rule.Rule) {
+			change(r)
+			r.Cost = &units
+		}
+	}
+	for _, tt := range []struct {
+		name, path, want string
+		change           func(*rule.Rule)
+	}{
+		{"a window", "light", "(its limit and window)", window(rule.FixedWindow)},
+		{"a log", "light", "(its limit and window)", window(rule.SlidingWindowLog)},
+		{"a bucket", "light", "(its limit, window and burst)", bucket},
+		{"a queue", "light", "(its limit, window, burst and max_delay)", queue},
+		{"a quota", "light", "(its limit and period)", quota},
+		{"a heavy call of a window", "heavy", "(its limit, and the endpoint's cost)", window(rule.FixedWindow)},
+		{"a heavy call of a bucket", "heavy", "(its limit and burst, and the endpoint's cost)", bucket},
+		{"a heavy call of a quota", "heavy", "(its limit, and the endpoint's cost)", quota},
+		{"a window's own cost", "light", "(its limit and cost)", fixed(5, window(rule.FixedWindow))},
+		{"a bucket's own cost", "light", "(its limit, burst and cost)", fixed(5, bucket)},
+	} {
+		g := newGate(t, proxyapi.Config{})
+		g.service("up", newEcho(t).URL, nil)
+		g.put(decide.EndpointKind, "light", &decide.EndpointDef{ID: "light", Service: "up", Path: "/light", Cost: one})
+		g.put(decide.EndpointKind, "heavy", &decide.EndpointDef{ID: "heavy", Service: "up", Path: "/heavy", Cost: 20})
+		g.key("k1", "s3cret", "acme", "", "")
+		g.rate("r", rule.Tenant, one, tt.change)
+		g.send("203.0.113.9", "GET", "/up/light", "X-Api-Key", "s3cret")
+		w := g.send("203.0.113.9", "GET", "/up/"+tt.path, "X-Api-Key", "s3cret")
+		var p struct{ Detail string }
+		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != 429 || !strings.Contains(p.Detail, tt.want) {
+			t.Errorf("%s: %d %s, want it to end in %s", tt.name, w.Code, w.Body, tt.want)
+		}
 	}
 }

@@ -121,9 +121,9 @@ func detail(d *decide.Decision) string {
 	switch d.Code { //nolint:exhaustive // the others name no rule
 	case decide.RateLimited:
 		if d.Degraded { // which has no numbers
-			return fmt.Sprintf("rule %s: this gateway's share of its limit is used up, while the counter store does not answer (its limit, window and on_failure)", d.RuleID)
+			return fmt.Sprintf("rule %s: this gateway's share of its limit is used up, while the counter store does not answer (its %s)", d.RuleID, knobs(d.Refusing(), "on_failure"))
 		}
-		return fmt.Sprintf("rule %s: %d units per %v are used up (its limit, window and burst)", d.RuleID, l.Limit, l.Window)
+		return fmt.Sprintf("rule %s: %d units per %v are used up (its %s)", d.RuleID, l.Limit, l.Window, knobs(d.Refusing()))
 	case decide.QuotaExceeded:
 		return fmt.Sprintf("rule %s: %d of %d units are used in the period that ends %s (its limit and period)",
 			d.RuleID, max(0, l.Consumed-l.Refunded), l.Limit, timestamp(l.PeriodEnd))
@@ -134,7 +134,7 @@ func detail(d *decide.Decision) string {
 		}
 		return fmt.Sprintf("rule %s: the wallet of %s has a balance of %d units, and no wait helps (its top-ups)", d.RuleID, l.Meter, l.Balance)
 	case decide.CostExceedsLimit:
-		return fmt.Sprintf("rule %s: the cost is above what can ever pass at once (its limit and burst, the endpoint's cost)", d.RuleID)
+		return fmt.Sprintf("rule %s: the cost is above what can ever pass at once (%s)", d.RuleID, costKnobs(d.Refusing()))
 	case decide.BlockedByRule:
 		return fmt.Sprintf("rule %s blocks this traffic (its match)", d.RuleID)
 	case decide.StoreUnavailable:
@@ -142,6 +142,39 @@ func detail(d *decide.Decision) string {
 	default:
 		return fmt.Sprintf("rule %s does not let this request pass", d.RuleID)
 	}
+}
+
+// knobs lists the fields of a rate that say when it refuses, and some more.
+func knobs(r *rule.Rule, more ...string) string {
+	fields := []string{"limit", "window"}
+	if r != nil && r.Algorithm.Bucket() {
+		fields = append(fields, "burst")
+	}
+	if r != nil && r.MaxDelay > 0 {
+		fields = append(fields, "max_delay")
+	}
+	return list(append(fields, more...))
+}
+
+// costKnobs lists what says whether a cost can ever pass a rule.
+func costKnobs(r *rule.Rule) string {
+	fields := []string{"limit"}
+	if r != nil && r.Kind == rule.Rate && r.Algorithm.Bucket() {
+		fields = append(fields, "burst")
+	}
+	if r != nil && r.Cost != nil {
+		return "its " + list(append(fields, "cost"))
+	}
+	return "its " + list(fields) + ", and the endpoint's cost"
+}
+
+// list is words as a sentence lists them.
+func list(words []string) string {
+	last := len(words) - 1
+	if last == 0 {
+		return words[0]
+	}
+	return strings.Join(words[:last], ", ") + " and " + words[last]
 }
 
 func timestamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
