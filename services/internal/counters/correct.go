@@ -24,7 +24,7 @@ const (
 
 // Bytes of a correction's reply.
 const (
-	correctionHead = 1 + 1 + 4*8 // effect, whether fixed items moved, now, units, total, left
+	correctionHead = 1 + 1 + 5*8 // effect, whether fixed items moved, now, units, total, left, elsewhere
 	movedBytes     = 3 * 8       // units, consumed, refunded
 )
 
@@ -115,18 +115,23 @@ func (w *correcting) command(verb string, script *string, now string, run *strin
 	return append(words, now, expected, w.plan, w.refund)
 }
 
-// parseCorrection reads the reply to a correction of n items, and whether those
-// of fixed cost moved.
-func parseCorrection(reply string, n int) (a limit.CorrectionAnswer, whole bool, err error) {
+// An elsewhere is what a correction moves outside its owner's slot.
+type elsewhere struct {
+	units int64 // of each item, negative to give back
+	whole bool  // those of fixed cost are given back
+}
+
+// parseCorrection reads the reply to a correction of n items.
+func parseCorrection(reply string, n int) (a limit.CorrectionAnswer, rest elsewhere, err error) {
 	if len(reply) < correctionHead {
-		return a, false, errReply
+		return a, rest, errReply
 	}
 	if reply[0] == statusUnreadable {
-		return a, false, ErrValue
+		return a, rest, ErrValue
 	}
 	effect, known := effects[reply[0]]
 	if !known {
-		return a, false, errReply
+		return a, rest, errReply
 	}
 	a = limit.CorrectionAnswer{
 		Effect: effect, Now: time.UnixMicro(int64(double(reply[2:]))).UTC(),
@@ -136,7 +141,7 @@ func parseCorrection(reply string, n int) (a limit.CorrectionAnswer, whole bool,
 		n = 0
 	}
 	if len(reply) != correctionHead+n*movedBytes {
-		return limit.CorrectionAnswer{}, false, errReply
+		return limit.CorrectionAnswer{}, rest, errReply
 	}
 	for i := range n {
 		s := reply[correctionHead+i*movedBytes:]
@@ -144,7 +149,7 @@ func parseCorrection(reply string, n int) (a limit.CorrectionAnswer, whole bool,
 			Units: int64(double(s)), Totals: limit.Totals{Consumed: int64(double(s[8:])), Refunded: int64(double(s[16:]))},
 		})
 	}
-	return a, reply[1] == 1, nil
+	return a, elsewhere{units: int64(double(reply[34:])), whole: reply[1] == 1}, nil
 }
 
 // Correct gives back what a decision charged, or charges the rest, within the
@@ -174,14 +179,14 @@ func (s *Store) Correct(ctx context.Context, c limit.Correction) (limit.Correcti
 	if err != nil {
 		return limit.CorrectionAnswer{}, err
 	}
-	a, whole, err := sh.correct(within, "", w, deadline)
+	a, rest, err := sh.correct(within, "", w, deadline)
 	if err != nil {
 		return limit.CorrectionAnswer{}, s.wrap(ctx, err)
 	}
 	if len(at) == len(c.Items) || a.Effect != limit.Corrected {
 		return a, nil
 	}
-	return s.follow(within, &c, a, at, whole, deadline), nil
+	return s.follow(within, &c, a, at, rest, deadline), nil
 }
 
 func kindOf(c *limit.Correction) byte {
@@ -214,7 +219,7 @@ func slotOfItem(item *limit.Item) int {
 // follow moves the items of a correction that lie outside its owner's slot, and
 // returns the answer for all. Those were charged before the decision's time,
 // within its budget.
-func (s *Store) follow(ctx context.Context, c *limit.Correction, a limit.CorrectionAnswer, at []int, whole bool, deadline time.Time) limit.CorrectionAnswer {
+func (s *Store) follow(ctx context.Context, c *limit.Correction, a limit.CorrectionAnswer, at []int, rest elsewhere, deadline time.Time) limit.CorrectionAnswer {
 	all := make([]limit.Moved, len(c.Items))
 	for k, i := range at {
 		all[i] = a.Items[k]
@@ -230,14 +235,12 @@ func (s *Store) follow(ctx context.Context, c *limit.Correction, a limit.Correct
 	for slot, places := range bySlot {
 		items, units := make([]limit.Item, len(places)), make([]int64, len(places))
 		for k, i := range places {
-			items[k], units[k] = c.Items[i], a.Units
+			items[k], units[k] = c.Items[i], rest.units
 			switch {
-			case c.Items[i].Fixed && whole:
+			case c.Items[i].Fixed && rest.whole:
 				units[k] = -c.Items[i].Cost
 			case c.Items[i].Fixed:
 				units[k] = 0
-			case c.Refund != "":
-				units[k] = -a.Units
 			}
 		}
 		moved, err := s.move(ctx, slot, limit.Correction{At: c.At, Units: s.budget.Microseconds()}, items, units, deadline)
@@ -267,18 +270,18 @@ func (s *Store) move(ctx context.Context, slot int, c limit.Correction, items []
 
 // correct sends w once, and once more where the store was lost and may be
 // adopted.
-func (sh *shard) correct(ctx context.Context, now string, w *correcting, deadline time.Time) (limit.CorrectionAnswer, bool, error) {
+func (sh *shard) correct(ctx context.Context, now string, w *correcting, deadline time.Time) (limit.CorrectionAnswer, elsewhere, error) {
 	for adopted := false; ; {
 		m := message{script: &sh.store.scripts.correct, words: w, now: now}
-		a, whole, err := sh.correctOnce(ctx, &m, w, deadline)
+		a, rest, err := sh.correctOnce(ctx, &m, w, deadline)
 		if err != nil || a.Effect != limit.Forgotten || adopted || !sh.store.adopts(ctx, &m, sh) {
-			return a, whole, err
+			return a, rest, err
 		}
 		adopted = true
 	}
 }
 
-func (sh *shard) correctOnce(ctx context.Context, m *message, w *correcting, deadline time.Time) (limit.CorrectionAnswer, bool, error) {
+func (sh *shard) correctOnce(ctx context.Context, m *message, w *correcting, deadline time.Time) (limit.CorrectionAnswer, elsewhere, error) {
 	s, n := sh.store, sh.node
 	if s.cluster != nil {
 		n = s.cluster.slots[sh.slot].Load()
@@ -287,16 +290,16 @@ func (sh *shard) correctOnce(ctx context.Context, m *message, w *correcting, dea
 		if s.cluster != nil {
 			s.cluster.suspect(ctx)
 		}
-		return limit.CorrectionAnswer{}, false, errOpen
+		return limit.CorrectionAnswer{}, elsewhere{}, errOpen
 	}
 	if err := sh.send(ctx, m, deadline); err != nil {
-		return limit.CorrectionAnswer{}, false, err
+		return limit.CorrectionAnswer{}, elsewhere{}, err
 	}
 	reply := ""
 	if len(m.replies) == 1 {
 		reply, _ = m.replies[0].(string)
 	}
-	a, whole, err := parseCorrection(reply, len(w.items))
+	a, rest, err := parseCorrection(reply, len(w.items))
 	if err == nil && s.floors != nil {
 		for i, moved := range a.Items {
 			if totalled(&w.items[i].Charge) {
@@ -304,10 +307,10 @@ func (sh *shard) correctOnce(ctx context.Context, m *message, w *correcting, dea
 			}
 		}
 	}
-	return a, whole, err
+	return a, rest, err
 }
 
 // correctText assembles the correcting script from its files.
 func correctText() string {
-	return strings.Replace(source("correct"), algorithmsMark, algorithmsText(), 1)
+	return strings.Replace(source("correct"), algorithmsMark, source("algo_bucket"), 1)
 }

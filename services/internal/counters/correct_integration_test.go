@@ -150,6 +150,9 @@ func TestIntegrationR2RefundToThePeriodCharged(t *testing.T) {
 		t.Fatalf("periods %v and %v, want them to meet at %v", p1, p2, end)
 	}
 	s := openStore(t, redistest.Start(t).URL, generous)
+	if err := s.Vouch(t.Context()); err != nil { // from the beginning of time
+		t.Fatal(err)
+	}
 	for name, charge := range map[string]func(span period.Span, cost int64) limit.Charge{
 		"quota":            func(span period.Span, cost int64) limit.Charge { return quota("acme", span, 1000, cost) },
 		"renewable wallet": func(span period.Span, cost int64) limit.Charge { return renewable("acme", span, 1000, cost) },
@@ -434,7 +437,9 @@ func TestIntegrationRefundsAtOnce(t *testing.T) {
 }
 
 // TestIntegrationCorrectionOfALostStore guarantees that a store that does not
-// vouch for what it holds corrects nothing, until it is vouched for.
+// vouch for what it holds corrects nothing, until it is vouched for; and never
+// what was decided before it was emptied, for it does not know what became of
+// that since. A restart that keeps the data forgets nothing.
 func TestIntegrationCorrectionOfALostStore(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -449,15 +454,77 @@ func TestIntegrationCorrectionOfALostStore(t *testing.T) {
 	if n := server.Client().DBSize(t.Context()).Val(); n != 0 {
 		t.Errorf("%d keys were written", n)
 	}
-	decide(t, openStore(t, server.URL, generous), q) // adopts it
-	if a := correct(t, s, refund(c, "r", 0)); a.Effect != limit.Corrected || a.Items[0].Refunded != 5 {
-		t.Errorf("%+v, want 5 given back", a)
+	adopter := openStore(t, server.URL, generous)
+	c.At = decide(t, adopter, q).Now
+	if a := correct(t, s, refund(c, "r", 3)); a.Effect != limit.Corrected || a.Items[0].Refunded != 3 {
+		t.Errorf("%+v, want 3 given back", a)
 	}
-	if err := server.Client().FlushAll(t.Context()).Err(); err != nil {
+	if err := server.Client().Set(t.Context(), counters.EpochKey, fmt.Sprintf("another run:%d", c.At.UnixMicro()), 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if a := correct(t, openStore(t, server.URL, generous), settle(c, 6)); a.Effect != limit.Corrected || a.Items[0].Consumed != 1 {
-		t.Errorf("by who adopts it: %+v, want 1 charged", a)
+	if a := correct(t, adopter, refund(c, "s", 1)); a.Effect != limit.Corrected || a.Items[0].Refunded != 4 {
+		t.Errorf("after a restart: %+v, want 1 more given back", a)
+	}
+	for round := range 2 {
+		if err := server.Client().FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if round > 0 {
+			decide(t, adopter, gcra("acme", 10, time.Hour, 10, 1)) // begins what is held
+		}
+		for _, c := range []limit.Correction{refund(c, "r", 3), refund(c, "t", 0), settle(c, 9)} {
+			if a := correct(t, adopter, c); a.Effect != limit.Forgotten {
+				t.Errorf("emptied: %+v, want it refused: nobody knows what was given back", a)
+			}
+		}
+	}
+	a := decide(t, adopter, q)
+	if a := correct(t, adopter, refund(charged(&a, 5, q), "r", 0)); a.Effect != limit.Corrected || a.Units != 5 {
+		t.Errorf("decided since: %+v, want 5 given back", a)
+	}
+}
+
+// TestIntegrationFirstDecisionIsCorrected guarantees that the very first charge
+// of a store can be given back, also where it is none that the store must vouch
+// for.
+func TestIntegrationFirstDecisionIsCorrected(t *testing.T) {
+	t.Parallel()
+	for _, k := range kinds {
+		s := openStore(t, redistest.Start(t).URL, generous)
+		charge := k.charge("first", time.Now(), 100, time.Hour, 5)
+		a := decide(t, s, charge)
+		if a := correct(t, s, refund(charged(&a, 5, charge), "r", 0)); a.Effect != limit.Corrected || a.Items[0].Units != -5 {
+			t.Errorf("%s: %+v, want 5 given back", k.name, a)
+		}
+	}
+}
+
+// TestIntegrationRefundOfALostCounter guarantees that what is given back of a
+// counter that was deleted is not lost: who remembers more of it takes both
+// over.
+func TestIntegrationRefundOfALostCounter(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	knows, other := openStore(t, server.URL, generous), openStore(t, server.URL, generous)
+	q := quota("acme", month(time.Now()), 100, 30)
+	var made []limit.Correction
+	for i := range 3 {
+		a := decide(t, knows, q)
+		c := charged(&a, 30, q)
+		c.DecisionID[0] = byte(i)
+		made = append(made, c)
+	}
+	if err := server.Client().Del(t.Context(), counters.Key(q.Counter)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range made[:2] {
+		if a := correct(t, other, refund(c, "r", 0)); a.Effect != limit.Corrected || a.Items[0].Units != -30 {
+			t.Errorf("%+v, want 30 given back", a)
+		}
+	}
+	q.Cost = 0
+	if r := decide(t, knows, q).Results[0]; r.Consumed != 90 || r.Refunded != 60 || r.Remaining != 70 {
+		t.Errorf("%+v, want 90 consumed, 60 refunded and 70 remaining", r)
 	}
 }
 

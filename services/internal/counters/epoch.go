@@ -2,20 +2,19 @@ package counters
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // An epoch key says which run of a server holds the counters beside it, by its
-// run id. Whoever vouches for them sets it; a server that was emptied, replaced
-// or restarted has none or another's, and then no quota or wallet is decided.
+// run id, and since when. Whoever vouches for them sets the run; a server that
+// was emptied, replaced or restarted has none or another's, and then no quota or
+// wallet is decided. The time is that of the first charge, and no decision
+// before it is corrected: what is remembered of its corrections was lost.
 //
 // A single Redis has one. A cluster has one in each slot, under a constant tag
 // that lies there.
@@ -94,15 +93,14 @@ func (s *Store) adopts(ctx context.Context, m *message, sh *shard) bool {
 		return false
 	}
 	l, run := m.link, *m.link.run.Load()
-	set := l.client.Pipeline()
-	if m.asking {
-		set.Do(ctx, "asking")
+	adopt := message{script: &s.scripts.adopt, words: adopting(sh.epoch), asking: m.asking}
+	err := s.eval(ctx, l, &adopt)
+	was := ""
+	if err == nil && len(adopt.replies) == 1 {
+		was, _ = adopt.replies[0].(string)
 	}
-	before := set.SetArgs(ctx, sh.epoch, run, redis.SetArgs{Get: true})
-	_, _ = set.Exec(ctx) // the command has its own error
-	was, err := before.Result()
 	switch {
-	case err != nil && !errors.Is(err, redis.Nil):
+	case err != nil:
 		s.log.DebugContext(ctx, "counter store not adopted", "epoch", sh.epoch, "error", err.Error())
 		return false
 	case was == run:
@@ -115,4 +113,17 @@ func (s *Store) adopts(ctx context.Context, m *message, sh *shard) bool {
 			"epoch", sh.epoch, "run_id", run, "before", was)
 	}
 	return true
+}
+
+// An adopting is the epoch key of what is adopted.
+type adopting string
+
+func (a adopting) command(verb string, script *string, _ string, run *string) []any {
+	return []any{verb, script, 1, string(a), *run}
+}
+
+// vouches reports whether an epoch is of that run.
+func vouches(epoch, run string) bool {
+	of, _, _ := strings.Cut(epoch, ":")
+	return of == run
 }

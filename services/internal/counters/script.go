@@ -11,7 +11,7 @@ import (
 //go:embed lua
 var lua embed.FS
 
-// algorithmsMark is the line of frame.lua that the algorithms replace.
+// algorithmsMark is the line of frame.lua and correct.lua that algorithms replace.
 const algorithmsMark = "-- ALGORITHMS --"
 
 // A script is a Lua program and the name that the server's cache has for it.
@@ -25,7 +25,7 @@ func newScript(text string) script {
 }
 
 func newScripts(decide string) scripts {
-	return scripts{decide: newScript(decide), correct: newScript(correctText()), presence: newScript(source("presence"))}
+	return scripts{decide: newScript(decide), adopt: newScript(source("adopt")), correct: newScript(correctText()), presence: newScript(source("presence"))}
 }
 
 // algorithms are the files algo_*.lua. The plan names them by their place here,
@@ -34,18 +34,13 @@ var algorithms = []string{"bucket", "quota", "fixed_window", "sliding_window_log
 
 // decideText assembles the deciding script from its files.
 func decideText() string {
-	return strings.Replace(source("frame"), algorithmsMark, algorithmsText(), 1)
-}
-
-// algorithmsText chooses the algorithm by its place.
-func algorithmsText() string {
 	var b strings.Builder
 	for i, name := range algorithms {
 		b.WriteString([]string{"if", "elseif"}[min(i, 1)] + " algorithm == " + strconv.Itoa(i+1) + " then\n")
 		b.WriteString(source("algo_" + name))
 	}
 	b.WriteString("end\n")
-	return b.String()
+	return strings.Replace(source("frame"), algorithmsMark, b.String(), 1)
 }
 
 // source returns a file without its comments: the server keeps every byte.

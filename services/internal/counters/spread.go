@@ -261,15 +261,17 @@ func appendResult(b []byte, r *limit.Result) []byte {
 	return b
 }
 
-// resultNumbers are the numbers of a result; whether it passed is 1 or 0 in the
-// first.
+// resultNumbers are the numbers of a result; its flags are the first.
 func resultNumbers(r *limit.Result) [7]*int64 {
-	passed := int64(0)
+	flags := int64(0)
 	if r.Passed {
-		passed = 1
+		flags |= resultPassed
+	}
+	if r.Clipped {
+		flags |= resultClipped
 	}
 	return [7]*int64{
-		&passed, &r.Remaining, (*int64)(&r.RetryAfter), (*int64)(&r.Reset), (*int64)(&r.Delay), &r.Consumed, &r.Refunded,
+		&flags, &r.Remaining, (*int64)(&r.RetryAfter), (*int64)(&r.Reset), (*int64)(&r.Delay), &r.Consumed, &r.Refunded,
 	}
 }
 
@@ -309,7 +311,7 @@ func recallEarlier(a *limit.Answer) error {
 			}
 			*v, kept = number, kept[used:]
 		}
-		r.Passed = *numbers[0] == 1
+		r.Passed, r.Clipped = *numbers[0]&resultPassed != 0, *numbers[0]&resultClipped != 0
 		a.Results = append(a.Results, r)
 	}
 	if len(results) > 0 {
@@ -339,9 +341,12 @@ func (s *Store) returnGroup(ctx context.Context, g *group) {
 	var units []int64
 	for k := range g.sub.Charges {
 		c := &g.sub.Charges[k]
-		if c.Cost > 0 && (g.answer.Results[k].Passed || c.Soft) {
+		if r := &g.answer.Results[k]; c.Cost > 0 && (r.Passed || c.Soft) && !r.Clipped {
 			items, units = append(items, limit.Item{Charge: *c}), append(units, -c.Cost)
 		}
+	}
+	if len(items) == 0 {
+		return
 	}
 	deadline := time.Now().Add(s.budget)
 	ctx, cancel := context.WithDeadline(ctx, deadline)

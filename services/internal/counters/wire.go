@@ -283,8 +283,11 @@ var errReply = errors.New("reply cannot be read")
 
 const (
 	replyHead   = 1 + 8      // status, now
-	resultBytes = 1 + 5*8    // passed, remaining, wait or delay, reset, consumed, refunded
+	resultBytes = 1 + 5*8    // flags, remaining, wait or delay, reset, consumed, refunded
 	replayHead  = 16 + 8 + 2 // decision id, when it was made, the note's length
+
+	resultPassed  = 1
+	resultClipped = 2
 )
 
 // parseAnswer reads one decision's part of the reply.
@@ -346,7 +349,7 @@ func parseResults(a *limit.Answer, body string, want int) error {
 	for i := range a.Results {
 		s := body[i*resultBytes:]
 		r := &a.Results[i]
-		r.Passed = s[0] == 1
+		r.Passed, r.Clipped = s[0]&resultPassed != 0, s[0]&resultClipped != 0
 		r.Remaining = int64(double(s[1:]))
 		switch wait := int64(double(s[9:])); {
 		case r.Passed:

@@ -169,18 +169,23 @@ func (b Bucket) ask(v Value, units, now int64) verdict {
 }
 
 // take adds units to the debt. What does not fit, of a soft charge, leaves the
-// bucket full.
-func (b Bucket) take(v Value, units, now int64) Value {
+// bucket full; units that fit in part are not counted.
+func (b Bucket) take(v Value, units, now int64) (Value, int64) {
 	if b.Capacity == 0 {
-		return v
+		return v, 0
 	}
 	debt, tick := b.settle(v, now)
 	full := b.Capacity * b.Unit
+	counted := min(units, (full-debt)/b.Unit)
 	if units < b.Capacity {
 		full = min(full, debt+units*b.Unit)
 	}
-	return Value{Debt: full, Unit: b.Unit, At: tick * b.Tick}
+	return Value{Debt: full, Unit: b.Unit, At: tick * b.Tick}, counted
 }
+
+// add is take: a bucket does not remember when it was
+// charged.
+func (b Bucket) add(v Value, units, _, now int64) (Value, int64) { return b.take(v, units, now) }
 
 func (b Bucket) show(v Value, now int64, r *Result) {
 	if b.Capacity == 0 {

@@ -22,6 +22,7 @@ type mark struct {
 	to       int64 // the cost it was settled at
 	fixed    bool  // the items of fixed cost were given back
 	refunds  []made
+	lost     []int64 // by item, units of the settlement that its counter had no room for
 }
 
 // A made is a correction that was made, and its answer.
@@ -87,8 +88,15 @@ func (c *Correction) Validate() error {
 //
 // Units go back to the counters that were charged. Quotas and wallets refund
 // them in their period. Windows and logs give them back while the charge
-// counts; buckets move back as far as they owe. Items of fixed cost move once
-// and all at once: when a refund leaves nothing, or at a settlement at 0.
+// counts, and count what a settlement adds at the decision's time; buckets move
+// back as far as they owe. Items of fixed cost move once and all at once: when a
+// refund leaves nothing, or at a settlement at 0.
+//
+// A counter gives back no more than it counts: what it had no room for, when a
+// settlement added it, is what later refunds give back first.
+//
+// The store that was emptied at Emptied knows nothing of corrections before, so
+// it corrects no decision of before.
 //
 // The error wraps ErrBounds; nothing is changed then.
 func Correct(s State, now time.Time, c Correction) (CorrectionAnswer, error) {
@@ -104,7 +112,7 @@ func Correct(s State, now time.Time, c Correction) (CorrectionAnswer, error) {
 		}
 		models[i] = m
 	}
-	if s.Lost {
+	if s.Lost || c.At.Before(s.Emptied) {
 		return CorrectionAnswer{Effect: Forgotten, Now: now}, nil
 	}
 	m, known := s.marks[new(mark).key(&c)]
@@ -116,21 +124,25 @@ func Correct(s State, now time.Time, c Correction) (CorrectionAnswer, error) {
 	if a.Effect != Corrected {
 		return a, nil
 	}
-	move := a.Units // of every item whose cost is not fixed: charged, or negative
-	if c.Refund != "" {
-		move = -a.Units
+	if c.Refund == "" {
+		m.lost = make([]int64, len(c.Items))
 	}
 	a.Items = make([]Moved, len(c.Items))
 	for i, alg := range models {
 		item := &c.Items[i]
-		units := move
-		if item.Fixed {
+		units := a.Units // to charge, or negative
+		switch {
+		case item.Fixed && whole:
+			units = -item.Cost
+		case item.Fixed:
 			units = 0
-			if whole {
-				units = -item.Cost
-			}
+		case c.Refund != "":
+			units = -m.owed(a.Units, i)
 		}
 		a.Items[i] = s.move(alg, &item.Charge, units, c.At.UnixMicro(), now.UnixMicro())
+		if c.Refund == "" && units > 0 {
+			m.lost[i] = units - a.Items[i].Units
+		}
 	}
 	m.until = now.Add(RememberCorrections)
 	s.marks[m.key(&c)] = m
@@ -166,6 +178,15 @@ func (m *mark) correct(now time.Time, c *Correction) (a CorrectionAnswer, whole 
 	return r.answer(Corrected, now), whole
 }
 
+// owed is how many of the units of the last refund item i's counter has counted.
+func (m *mark) owed(units int64, i int) int64 {
+	if m.settled == nil || i >= len(m.lost) {
+		return units
+	}
+	since := m.refunded - m.settled.total // by refunds after the settlement, this one included
+	return max(0, since-m.lost[i]) - max(0, since-units-m.lost[i])
+}
+
 func (m *mark) settle(now time.Time, cost int64) (a CorrectionAnswer, whole bool) {
 	switch {
 	case m.settled != nil && m.to == cost:
@@ -188,7 +209,7 @@ func (s State) move(m algorithm, c *Charge, units, at, now int64) Moved {
 	v, moved := s.Counters[id], units
 	switch {
 	case units > 0:
-		v = m.take(v, units, now)
+		v, moved = m.add(v, units, at, now)
 	case units < 0:
 		var given int64
 		v, given = m.give(v, -units, at, now)

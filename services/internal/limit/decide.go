@@ -55,14 +55,17 @@ func (a verdict) tell(r *Result) {
 type algorithm interface {
 	// ask says whether units would pass. Units of 0 pass.
 	ask(v Value, units, now int64) verdict
-	// take is the value after units, at least 1, have been charged. They need
-	// not have passed: soft charges do not.
-	take(v Value, units, now int64) Value
+	// take is the value after units, at least 1, have been charged, and how many
+	// of them it counts. They need not have passed: soft charges do not.
+	take(v Value, units, now int64) (Value, int64)
 	// show fills in everything that r says of v but the verdict.
 	show(v Value, now int64, r *Result)
 	// give is the value after units that were charged at an earlier time have
 	// been given back, as far as that can be, and how many were.
 	give(v Value, units, at, now int64) (Value, int64)
+	// add is the value after units that a decision at an earlier time turned out
+	// to cost have been charged, past any limit, and how many of them it counts.
+	add(v Value, units, at, now int64) (Value, int64)
 }
 
 // Validate returns an error that wraps ErrBounds where a charge cannot be
@@ -149,6 +152,9 @@ type State struct {
 	// Lost: the store does not vouch for what it holds, so no quota or wallet
 	// is decided but in shadow, and nothing is corrected.
 	Lost bool
+
+	// Emptied is when what the store holds began; zero: it never was emptied.
+	Emptied time.Time
 
 	requests map[requestKey]remembered
 	marks    map[markKey]mark
@@ -255,7 +261,8 @@ func (s State) charge(now time.Time, charges []Charge, models []algorithm, resul
 			continue
 		}
 		id := c.Counter.Canonical()
-		s.Counters[id] = m.take(s.Counters[id], c.Cost, now.UnixMicro())
+		v, counted := m.take(s.Counters[id], c.Cost, now.UnixMicro())
+		s.Counters[id], results[i].Clipped = v, counted < c.Cost
 		charged = true
 	}
 	return charged

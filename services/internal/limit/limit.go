@@ -106,6 +106,7 @@ type Result struct {
 	Delay      time.Duration // of a leaky bucket as a queue that passed: how long the request waits in it
 	Consumed   int64         // of a quota or a wallet, after the decision
 	Refunded   int64         // of a quota or a wallet, after the decision
+	Clipped    bool          // of what was charged: the counter was full and counts less than the cost, so nothing of it can be given back
 }
 
 // An Answer is the store's.

@@ -20,7 +20,7 @@ type quota struct {
 // also where consumed has come to the end of its numbers.
 func (q quota) ask(v Value, units, now int64) verdict {
 	v = v.atLeast(q.floor)
-	room := min(q.limit-(v.Consumed-v.Refunded), rule.Unlimited-v.Consumed)
+	room := min(q.limit-v.used(), rule.Unlimited-v.Consumed)
 	switch {
 	case units == 0, units <= room, q.limit == rule.Unlimited:
 		return passes
@@ -31,12 +31,16 @@ func (q quota) ask(v Value, units, now int64) verdict {
 	}
 }
 
-func (q quota) take(v Value, units, _ int64) Value { return v.atLeast(q.floor).consume(units) }
+func (q quota) take(v Value, units, _ int64) (Value, int64) {
+	return v.atLeast(q.floor).consume(units)
+}
+
+func (q quota) add(v Value, units, _, now int64) (Value, int64) { return q.take(v, units, now) }
 
 func (q quota) show(v Value, now int64, r *Result) {
 	v = v.atLeast(q.floor)
 	r.Consumed, r.Refunded = v.Consumed, v.Refunded
-	r.Remaining = min(q.limit, max(0, q.limit-(v.Consumed-v.Refunded)))
+	r.Remaining = v.remaining(q.limit, q.limit == rule.Unlimited)
 	r.Reset = time.Duration(q.span.End.UnixMicro()-now) * time.Microsecond
 }
 
@@ -50,16 +54,30 @@ func (v Value) atLeast(floor Totals) Value {
 	return v
 }
 
-// consume raises what was consumed, up to rule.Unlimited.
-func (v Value) consume(units int64) Value {
-	v.Consumed += min(units, rule.Unlimited-v.Consumed)
-	return v
+// used is what was consumed and not given back.
+func (v Value) used() int64 { return v.Consumed - v.Refunded }
+
+// remaining is what is left of a limit, as far as it can be counted.
+func (v Value) remaining(limit int64, unlimited bool) int64 {
+	left := limit - v.used()
+	if !unlimited {
+		left = min(left, rule.Unlimited-v.Consumed)
+	}
+	return min(limit, max(0, left))
 }
 
-// refund raises what was refunded, up to what was consumed, and says by how
-// much.
+// consume raises what was consumed, up to rule.Unlimited, and says by how much.
+func (v Value) consume(units int64) (Value, int64) {
+	units = min(units, rule.Unlimited-v.Consumed)
+	v.Consumed += units
+	return v, units
+}
+
+// refund raises what was refunded, and says by how much. What is given back was
+// consumed: a counter that says less has lost something.
 func (v Value) refund(units int64) (Value, int64) {
-	given := max(0, min(units, v.Consumed-v.Refunded))
-	v.Refunded += given
-	return v, given
+	units = max(0, min(units, rule.Unlimited-v.Refunded))
+	v.Refunded += units
+	v.Consumed = max(v.Consumed, v.Refunded)
+	return v, units
 }

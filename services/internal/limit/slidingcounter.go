@@ -95,10 +95,27 @@ func (s slidingCounter) ask(v Value, units, now int64) verdict {
 	}
 }
 
-func (s slidingCounter) take(v Value, units, now int64) Value {
+func (s slidingCounter) take(v Value, units, now int64) (Value, int64) {
 	v = s.turn(v, now)
-	v.Current = min(rule.MaxCapacity, v.Current+units)
-	return v
+	units = min(units, rule.MaxCapacity-v.Current)
+	v.Current += units
+	return v, units
+}
+
+// add charges while the window that was charged is the current or the previous
+// one.
+func (s slidingCounter) add(v Value, units, at, now int64) (Value, int64) {
+	turned := s.turn(v, now)
+	switch at - at%s.window {
+	case turned.From:
+		return s.take(v, units, now)
+	case turned.From - s.window:
+		units = min(units, rule.MaxCapacity-turned.Previous)
+		turned.Previous += units
+		return turned, units
+	default:
+		return v, 0
+	}
 }
 
 func (s slidingCounter) show(v Value, now int64, r *Result) {

@@ -61,16 +61,35 @@ func (l slidingLog) ask(v Value, units, now int64) verdict {
 	}
 }
 
-func (l slidingLog) take(v Value, units, now int64) Value {
+func (l slidingLog) take(v Value, units, now int64) (Value, int64) {
 	entries, before := l.live(v, now)
 	sum := used(entries, before)
 	if units = min(units, l.limit-sum); units <= 0 {
-		return v
+		return v, 0
 	}
 	if len(entries) > 0 {
 		now = max(now, entries[len(entries)-1].At)
 	}
-	return Value{Before: before, Log: append(entries[:len(entries):len(entries)], Entry{At: now, Total: before + sum + units})}
+	return Value{Before: before, Log: append(entries[:len(entries):len(entries)], Entry{At: now, Total: before + sum + units})}, units
+}
+
+// add puts units to the entries of that time, while they count, as far as the
+// log has room.
+func (l slidingLog) add(v Value, units, at, now int64) (Value, int64) {
+	entries, before := l.live(v, now)
+	if units = min(units, l.limit-used(entries, before)); units <= 0 || now-at >= l.window {
+		return v, 0
+	}
+	place := sort.Search(len(entries), func(i int) bool { return entries[i].At > at })
+	total := before
+	if place > 0 {
+		total = entries[place-1].Total
+	}
+	log := append(entries[:place:place], Entry{At: at, Total: total + units})
+	for _, e := range entries[place:] {
+		log = append(log, Entry{At: e.At, Total: e.Total + units})
+	}
+	return Value{Before: before, Log: log}, units
 }
 
 func (l slidingLog) show(v Value, now int64, r *Result) {

@@ -26,7 +26,7 @@ func (w wallet) ask(v Value, units, now int64) verdict {
 	v = v.atLeast(w.floor)
 	unlimited := w.limit == rule.Unlimited && !w.prepaid()
 	switch {
-	case units == 0, unlimited, w.limit-(v.Consumed-v.Refunded) > 0 && units <= rule.Unlimited-v.Consumed:
+	case units == 0, unlimited, w.limit-v.used() > 0 && units <= rule.Unlimited-v.Consumed:
 		return passes
 	case w.prepaid(), w.limit == 0, units > rule.Unlimited:
 		return refusedFor(-1)
@@ -35,12 +35,16 @@ func (w wallet) ask(v Value, units, now int64) verdict {
 	}
 }
 
-func (w wallet) take(v Value, units, _ int64) Value { return v.atLeast(w.floor).consume(units) }
+func (w wallet) take(v Value, units, _ int64) (Value, int64) {
+	return v.atLeast(w.floor).consume(units)
+}
+
+func (w wallet) add(v Value, units, _, now int64) (Value, int64) { return w.take(v, units, now) }
 
 func (w wallet) show(v Value, now int64, r *Result) {
 	v = v.atLeast(w.floor)
 	r.Consumed, r.Refunded = v.Consumed, v.Refunded
-	r.Remaining = min(w.limit, max(0, w.limit-(v.Consumed-v.Refunded)))
+	r.Remaining = v.remaining(w.limit, w.limit == rule.Unlimited && !w.prepaid())
 	if !w.prepaid() {
 		r.Reset = time.Duration(w.span.End.UnixMicro()-now) * time.Microsecond
 	}

@@ -60,10 +60,19 @@ func (f fixedWindow) ask(v Value, units, now int64) verdict {
 	}
 }
 
-func (f fixedWindow) take(v Value, units, now int64) Value {
+func (f fixedWindow) take(v Value, units, now int64) (Value, int64) {
 	v = f.turn(v, now)
-	v.Current = min(rule.MaxCapacity, v.Current+units)
-	return v
+	units = min(units, rule.MaxCapacity-v.Current)
+	v.Current += units
+	return v, units
+}
+
+// add charges while the window that was charged is the counted one.
+func (f fixedWindow) add(v Value, units, at, now int64) (Value, int64) {
+	if f.turn(v, now).From != at-at%f.window {
+		return v, 0
+	}
+	return f.take(v, units, now)
 }
 
 func (f fixedWindow) show(v Value, now int64, r *Result) {

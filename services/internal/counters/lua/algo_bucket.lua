@@ -18,6 +18,7 @@ if version ~= VERSION or raw and #raw ~= 33 then
   status = UNREADABLE
 elseif capacity == 0 then
   if units > 0 then wait = -1 end
+  if soft then short = taken end
 else
   -- What is owed now, in credits of unit, and since which tick.
   local full, since = capacity * unit, now / tick
@@ -64,6 +65,9 @@ else
   end
 
   if taken > 0 and (wait == 0 or soft) then
+    local room = (full - debt) / unit
+    room = room - room % 1
+    if taken > room then short = taken - room end
     debt = taken < capacity and debt + taken * unit or full
     if debt > full then debt = full end
     at = since * tick

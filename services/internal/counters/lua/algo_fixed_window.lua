@@ -22,7 +22,8 @@ else
   end
 
   if taken > 0 and (wait == 0 or soft) then
-    current = min(MOST, current + taken)
+    short = max(0, taken - (MOST - current))
+    current = current + (taken - short)
     if expiry < from + window + GRACE then
       expiry = from + window + GRACE + min(LONGEST, max(LEAST, window))
       renewal = expiry

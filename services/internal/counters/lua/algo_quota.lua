@@ -27,7 +27,8 @@ else
   end
 
   if taken > 0 and (wait == 0 or soft) then
-    consumed = min(consumed + taken, UNLIMITED)
+    short = max(0, taken - (UNLIMITED - consumed))
+    consumed = consumed + (taken - short)
     if expiry < till + KEEP then
       expiry = till + KEEP
       renewal = expiry
@@ -35,5 +36,7 @@ else
     value = pack('<Bddd', VERSION, consumed, refunded, expiry)
   end
 
-  remaining = min(limit, max(0, limit - (consumed - refunded)))
+  remaining = limit - (consumed - refunded)
+  if limit ~= UNLIMITED then remaining = min(remaining, UNLIMITED - consumed) end
+  remaining = min(limit, max(0, remaining))
 end

@@ -42,9 +42,8 @@ else
   end
 
   if taken > 0 and (wait == 0 or soft) then
-    used = used - current
-    current = min(MOST, current + taken)
-    used = used + current
+    short = max(0, taken - (MOST - current))
+    current, used = current + (taken - short), used + (taken - short)
     if expiry < till + window + GRACE then
       expiry = till + window + GRACE + min(LONGEST, max(LEAST, window))
       renewal = expiry

@@ -42,7 +42,10 @@ else
   end
 
   local more = 0
-  if taken > 0 and (wait == 0 or soft) then more = min(taken, limit - used) end
+  if taken > 0 and (wait == 0 or soft) then
+    more = max(0, min(taken, limit - used))
+    short = taken - more
+  end
   if more > 0 then
     latest, last, used = max(now, latest), (last + more) % WRAP, used + more
     local entries = count > gone and text:sub(14 + 12 * gone) or ''

@@ -29,7 +29,8 @@ else
   end
 
   if taken > 0 and (wait == 0 or soft) then
-    consumed = min(consumed + taken, UNLIMITED)
+    short = max(0, taken - (UNLIMITED - consumed))
+    consumed = consumed + (taken - short)
     if not prepaid and expiry < till + KEEP then -- a prepaid one's key is made without
       expiry = till + KEEP
       renewal = expiry
@@ -37,5 +38,7 @@ else
     value = pack('<Bddd', VERSION, consumed, refunded, expiry)
   end
 
-  remaining = min(limit, max(0, limit - (consumed - refunded)))
+  remaining = limit - (consumed - refunded)
+  if prepaid or limit ~= UNLIMITED then remaining = min(remaining, UNLIMITED - consumed) end
+  remaining = min(limit, max(0, remaining))
 end

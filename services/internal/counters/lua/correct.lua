@@ -1,8 +1,10 @@
 -- correct.lua gives back what a decision charged, or charges the rest. It is
--- limit.Correct in Lua; the two must agree on every input. The files algo_*.lua
--- are put in the place marked below, and take what is charged.
+-- limit.Correct in Lua; the two must agree on every input. algo_bucket.lua is
+-- put in the place marked below, and takes what buckets are charged.
 --
--- KEYS[1]  the epoch: the run of the server whose counters these are
+-- KEYS[1]  the epoch: the run of the server whose counters these are, a colon,
+--          and when what it holds began (µs): what was decided before is not
+--          corrected, for its corrections are forgotten
 -- KEYS[2…] what is remembered of the decision's corrections, and its counters
 -- ARGV[1]  now, µs since 1970; '' reads the server's clock (production always
 --          does)
@@ -19,8 +21,9 @@
 --
 -- Returns one string: effect (1: C corrected, R repeated, X exceeds, S settled,
 -- T too many, L lost, V a value is of a version that cannot be read), whether
--- items of fixed cost moved (1), then doubles: now, units, refunded in all, left;
--- and of C per item: units moved, consumed, refunded.
+-- items of fixed cost moved (1), then doubles: now, units, refunded in all, left,
+-- what items elsewhere are to move by, negative to give back; and of C per item:
+-- units moved, consumed, refunded.
 local call = redis.call
 local pack, unstruct = struct.pack, struct.unpack
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
@@ -35,6 +38,8 @@ local OUTLIVES = 691200000000 -- µs that a quota outlives its period: 8 days
 local STALE, LOST, UNREADABLE = 'S', 'L', 'V'
 local BUCKET, QUOTA, FIXED, LOG, SLIDING, WALLET = 1, 2, 3, 4, 5, 6 -- places of algorithms
 local LONG = {[BUCKET] = 33, [FIXED] = 25, [SLIDING] = 33} -- bytes of their values
+local MOST = 1000000000 -- units that are counted of a window
+local LEAST, LONGEST = 10000000, 60000000 -- µs that a window's value is kept for longer
 
 local now = tonumber(A[1])
 if not now then
@@ -42,8 +47,10 @@ if not now then
   now = t[1] * 1000000 + t[2]
 end
 local plan, V = A[3], call('MGET', unpack(K))
-local lost = A[2] ~= '' and V[1] ~= A[2]
 local kind, mark, charged, made, asked, at = unstruct('>c1Hddd', plan)
+local epoch, run = V[1] or '', A[2]
+local lost = run ~= '' and epoch:sub(1, #run) ~= run
+if kind ~= 'M' and at <= #plan and made < tonumber(epoch:match(':(%d+)$') or 0) then lost = true end
 
 -- The earliest that it may have been. What is taken back from an earlier time
 -- than was charged counts too much for a while, never too little.
@@ -51,19 +58,24 @@ local since = kind == 'M' and made - asked or made
 
 -- What is remembered: version, cost, cost it was settled at (-1 not), refunded
 -- in all (doubles), flags (1: 1 items of fixed cost were given back), the
--- settlement's units, total and left (doubles), then per refund its id's length
--- (1), id, and its units, total and left (doubles).
+-- settlement's units, total and left (doubles), how many items follow (1) with
+-- the units of the settlement for which each had no room (doubles), then per
+-- refund its id's length (1), id, and its units, total and left (doubles).
 local effect, moving, whole, units, left = 'C', 0, false, 0, 0
-local settled, total, flags, sunits, stotal, sleft, refunds, text = -1, 0, 0, 0, 0, 0, '', nil
+local settled, total, flags, sunits, stotal, sleft, refunds = -1, 0, 0, 0, 0, 0, ''
+local shorts = {} -- by item
 if lost then
   effect = LOST
 elseif kind ~= 'M' then
   local known = V[mark]
-  if known and (known:byte() ~= VERSION or #known < 50) then
+  if known and (known:byte() ~= VERSION or #known < 51 or #known < 51 + 8 * known:byte(51)) then
     effect = UNREADABLE
   elseif known then
-    local version, from
-    version, charged, settled, total, flags, sunits, stotal, sleft, from = unstruct('<BdddBddd', known)
+    local version, n, from
+    version, charged, settled, total, flags, sunits, stotal, sleft, n, from = unstruct('<BdddBdddB', known)
+    for i = 1, n do
+      shorts[i], from = unstruct('<d', known, from)
+    end
     refunds = known:sub(from)
   end
   left = max(0, (settled >= 0 and settled or charged) - total)
@@ -103,11 +115,19 @@ else
   end
 end
 
-local items, dirty, expiries = '', {}, {}
+-- Refunds after a settlement first give back what it had no room for. Elsewhere
+-- that is not known, so there it is all that it added.
+local since_settled, elsewhere = total - stotal, moving
+if kind == 'R' and settled >= 0 and sunits > 0 and effect == 'C' then
+  elsewhere = max(0, since_settled - units - sunits) - max(0, since_settled - sunits)
+end
+
+local items, item, dirty, expiries = '', 0, {}, {}
 if effect == 'C' then
   if whole then flags = 1 end
   local size = #plan
   while at <= size do
+    item = item + 1
     local key, fixed, algorithm, cost, a, b, c, d, e
     key, fixed, algorithm, cost, a, b, c, d, e, at = unstruct('>HBBdddddd', plan, at)
     local raw, move = V[key], moving
@@ -115,7 +135,10 @@ if effect == 'C' then
       move = cost
     elseif fixed > 0 then
       move = whole and -cost or 0
+    elseif kind == 'R' and settled >= 0 and shorts[item] then
+      move = max(0, since_settled - units - shorts[item]) - max(0, since_settled - shorts[item])
     end
+    local full = move -- what is to be charged, if it is above 0
     local status, value, renewal, consumed, refunded = nil, nil, nil, 0, 0
     if algorithm == QUOTA or algorithm == WALLET then
       local version, expiry = VERSION, 0
@@ -126,10 +149,14 @@ if effect == 'C' then
         if raw then version, consumed, refunded, expiry = unstruct('<Bddd', raw) end
         consumed, refunded = max(consumed, d), max(refunded, e)
         if move > 0 then
-          consumed = min(consumed + move, EXACT - 1)
+          move = min(move, EXACT - 1 - consumed)
+          consumed = consumed + move
         elseif move < 0 then
-          move = -max(0, min(-move, consumed - refunded))
+          -- What is given back was consumed: a counter that says less has lost
+          -- something.
+          move = -min(-move, EXACT - 1 - refunded)
           refunded = refunded - move
+          consumed = max(consumed, refunded)
         end
         if move ~= 0 then
           if c > 0 and expiry < c + OUTLIVES then
@@ -139,16 +166,19 @@ if effect == 'C' then
           value = pack('<Bddd', VERSION, consumed, refunded, expiry)
         end
       end
-    elseif move > 0 then
-      local units, taken, soft, flags, wait, delay, remaining, reset = 0, move, true, 0, 0, 0, 0, 0
+    elseif move > 0 and algorithm == BUCKET then
+      local units, taken, soft, wait, delay, remaining, reset, short = 0, move, true, 0, 0, 0, 0, 0
       -- ALGORITHMS --
-    elseif move < 0 then
-      local give, version, long = -move, VERSION, raw and #raw or 0
+      move = move - short
+      if move == 0 then value = nil end
+    elseif move ~= 0 then
+      local give, version, long = max(0, -move), VERSION, raw and #raw or 0
+      local add = max(0, move) -- of windows and logs, to when it was decided
       move = 0
       if raw then version = raw:byte() end
       if version ~= VERSION or raw and (algorithm == LOG and (long < 13 or (long - 13) % 12 ~= 0) or algorithm ~= LOG and long ~= LONG[algorithm]) then
         status = UNREADABLE
-      elseif not raw then
+      elseif not raw and add == 0 then
         -- nothing is there to give back
       elseif algorithm == BUCKET then
         local debt, credits, from, expiry
@@ -158,23 +188,49 @@ if effect == 'C' then
           value, move = pack('<Bdddd', VERSION, max(0, debt - give * credits), credits, from, expiry), -give
         end
       elseif algorithm == FIXED then
-        local from, current, expiry
-        version, from, current, expiry = unstruct('<Bddd', raw)
-        if from == since - since % b and now - now % b <= from then
+        local from, current, expiry = 0, 0, 0
+        if raw then version, from, current, expiry = unstruct('<Bddd', raw) end
+        if add > 0 then
+          if now - now % b > from then from, current = now - now % b, 0 end
+          if from == made - made % b and current < MOST then
+            move = min(add, MOST - current)
+            if expiry < from + b + GRACE then
+              expiry = from + b + GRACE + min(LONGEST, max(LEAST, b))
+              renewal = expiry
+            end
+            value = pack('<Bddd', VERSION, from, current + move, expiry)
+          end
+        elseif from == since - since % b and now - now % b <= from then
           give = min(give, current)
           value, move = pack('<Bddd', VERSION, from, current - give, expiry), -give
         end
       elseif algorithm == LOG then
-        -- Entries that count are copied; those of that time lose units.
-        local expiry, before = unstruct('<dI4', raw, 2)
+        -- Entries that count are copied; those of that time lose units, or what
+        -- is added comes after them.
+        local expiry, before = 0, 0
+        if raw then expiry, before = unstruct('<dI4', raw, 2) end
         local kept, n, given, sum, front = {}, 0, 0, 0, before
-        for p = 14, #raw, 12 do
+        if add > 0 then
+          local used, upto = 0, before
+          for p = 14, long, 12 do
+            local when, total = unstruct('<dI4', raw, p)
+            if now - when < b then used = used + (total - upto) % 4294967296 end
+            upto = total
+          end
+          add = now - made < b and max(0, min(add, a - used)) or 0
+        end
+        local left = add
+        for p = 14, long, 12 do
           local when, upto = unstruct('<dI4', raw, p)
           local own = (upto - before) % 4294967296
           before = upto
           if now - when >= b then
             front, sum = upto, 0
           else
+            if left > 0 and when > made then
+              sum, n, left = sum + left, n + 1, 0
+              kept[n] = pack('<dI4', made, (front + sum) % 4294967296)
+            end
             if when >= since and when <= made then
               local cut = min(own, give - given)
               given, own = given + cut, own - cut
@@ -185,28 +241,35 @@ if effect == 'C' then
             end
           end
         end
-        if given > 0 then
-          value, renewal, move = pack('<BdI4', VERSION, expiry, front) .. table.concat(kept), expiry, -given
+        if left > 0 then
+          kept[n + 1] = pack('<dI4', made, (front + sum + left) % 4294967296)
+        end
+        if given > 0 or add > 0 then
+          if add > 0 then expiry = max(expiry, made + b + GRACE) end
+          value, renewal, move = pack('<BdI4', VERSION, expiry, front) .. table.concat(kept), expiry, add - given
         end
       else
-        local from, current, previous, expiry
-        version, from, current, previous, expiry = unstruct('<Bdddd', raw)
+        local from, current, previous, expiry = 0, 0, 0, 0
+        if raw then version, from, current, previous, expiry = unstruct('<Bdddd', raw) end
         local start, window = now - now % b, since - since % b
+        if add > 0 then window = made - made % b end
         if start > from then
           previous = start == from + b and current or 0
           from, current = start, 0
         end
         if window == from then
-          give = min(give, current)
-          current = current - give
+          move = add > 0 and min(add, MOST - current) or -min(give, current)
+          current = current + move
         elseif window == from - b then
-          give = min(give, previous)
-          previous = previous - give
-        else
-          give = 0
+          move = add > 0 and min(add, MOST - previous) or -min(give, previous)
+          previous = previous + move
         end
-        if give > 0 then
-          value, move = pack('<Bdddd', VERSION, from, current, previous, expiry), -give
+        if move ~= 0 then
+          if add > 0 and expiry < from + 2 * b + GRACE then
+            expiry = from + 2 * b + GRACE + min(LONGEST, max(LEAST, b))
+            renewal = expiry
+          end
+          value = pack('<Bdddd', VERSION, from, current, previous, expiry)
         end
       end
     end
@@ -219,6 +282,7 @@ if effect == 'C' then
       if expiries[key] == nil then dirty[#dirty + 1] = key end
       expiries[key] = renewal or expiries[key] or false
     end
+    if kind == 'S' then shorts[item] = full > 0 and full - move or 0 end
     items = items .. pack('<ddd', move, consumed, refunded)
   end
 end
@@ -227,7 +291,8 @@ end
 -- changes nothing.
 if effect == 'C' then
   if kind ~= 'M' then
-    local header = pack('<BdddBddd', VERSION, charged, settled, total, flags, sunits, stotal, sleft)
+    local header = pack('<BdddBdddB', VERSION, charged, settled, total, flags, sunits, stotal, sleft, #shorts)
+    for i = 1, #shorts do header = header .. pack('<d', shorts[i]) end
     call('SET', K[mark], header .. refunds, 'PX', REMEMBER)
   end
   for i = 1, #dirty do
@@ -242,4 +307,4 @@ if effect == 'C' then
 else
   items = ''
 end
-return {effect .. pack('<Bdddd', whole and 1 or 0, now, units, total, left) .. items}
+return {effect .. pack('<Bddddd', whole and 1 or 0, now, units, total, left, elsewhere) .. items}

@@ -2,7 +2,8 @@
 -- over its charges. It is limit.Decide in Lua; the two must agree on every
 -- input. The files algo_*.lua are put in the place marked below.
 --
--- KEYS[1]  the epoch: the run of the server whose counters these are
+-- KEYS[1]  the epoch: the run of the server whose counters these are, empty where
+--          nobody vouches, a colon, and when what it holds began (µs)
 -- KEYS[2…] the distinct counters of the batch and its request ids
 -- ARGV[1]  now, µs since 1970; '' reads the server's clock (production always
 --          does)
@@ -17,8 +18,8 @@
 -- ARGV[4…] requests: fingerprint (16 bytes); decision id (16 bytes) and note
 --
 -- Returns one string per decision: a status byte, now (double) and
---   A, a, D  allowed and charged, allowed, denied: per charge passed (1 byte),
---            then doubles: remaining (units), wait (µs, -1 never; of one that
+--   A, a, D  allowed and charged, allowed, denied: per charge flags (1: 1 passed,
+--            2 its counter was full and counts less than the cost), then doubles: remaining (units), wait (µs, -1 never; of one that
 --            passed, in a queue), reset (µs), consumed, refunded (units)
 --   S        stale: a span does not contain now; nothing was evaluated
 --   L        lost: the epoch is not the run's, and an enforced charge has
@@ -58,7 +59,8 @@ local clock, plan = pack('<d', now), A[3]
 -- Values by key number, false where there is none: the server's, then what the
 -- batch makes of them. A hot counter is read once and written once.
 local V = call('MGET', unpack(K))
-local lost = A[2] ~= '' and V[1] ~= A[2]
+local epoch, run = V[1], A[2]
+local lost = run ~= '' and (not epoch or epoch:sub(1, #run) ~= run)
 -- Key numbers of the counters to be written, and by key number the expiry to
 -- set, or false where the key's stays.
 local dirty, dirties, expiries = {nil, nil, nil, nil, nil, nil, nil, nil}, 0, {nil, nil, nil, nil, nil, nil, nil, nil}
@@ -95,7 +97,7 @@ while at <= size do
   -- and are then taken one after another. What was not worked out is shown in
   -- another pass.
   local pass, allowed, status, body = answer and DONE or WEIGH, true, nil, nil
-  local asked, delays = manner % 2 == 1 and {}, nil
+  local asked, delays, clipped = manner % 2 == 1 and {}, nil, nil
   while pass < DONE do
     local p = first
     body = ''
@@ -117,15 +119,19 @@ while at <= size do
       -- for; taken, the cost to take if units pass or soft is set; and a to e.
       -- It sets status, or wait (µs, 0 passes, -1 never) and delay (µs, of what
       -- passes); where it took, value with its expiry in it, and renewal, that
-      -- expiry (µs), if it is a new one or value is not as long as raw; and
-      -- what is then to be shown. Units of 0 pass, and of 0 nothing is taken.
+      -- expiry (µs), if it is a new one or value is not as long as raw, and
+      -- short, units for which there was no room; and what is then to be shown. Units of 0 pass, and of 0 nothing is taken.
       -- Other names it makes are its own.
       local raw = V[key]
-      local wait, delay, value, renewal = 0, 0, nil, nil
+      local wait, delay, value, renewal, short = 0, 0, nil, nil, 0
       local remaining, reset, consumed, refunded = 0, 0, 0, 0
       -- ALGORITHMS --
 
       if status == STALE or status == LOST then break end
+      if short > 0 then
+        clipped = clipped or {}
+        clipped[i] = true
+      end
       if pass == WEIGH then
         local sold = wait == 0 or soft
         if sold then
@@ -150,7 +156,7 @@ while at <= size do
       else
         wait, delay = waits[i], delays and delays[i] or 0
       end
-      body = body .. pack('<Bddddd', wait == 0 and 1 or 0, remaining, wait == 0 and delay or wait, reset, consumed, refunded)
+      body = body .. pack('<Bddddd', (wait == 0 and 1 or 0) + (clipped and clipped[i] and 2 or 0), remaining, wait == 0 and delay or wait, reset, consumed, refunded)
     end
 
     if status then
@@ -160,7 +166,7 @@ while at <= size do
       if charged and asked then
         pass = TAKE
       elseif asked or not allowed or manner > 1 then
-        pass = SHOW
+        pass, clipped = SHOW, nil
       else
         pass = DONE
         for i = 1, n do
@@ -199,6 +205,12 @@ end
 -- a replica), so after a refusal nothing has been written. Numbers are written
 -- as strings: the server formats them slowly.
 local refusal
+if dirties > 0 and not epoch then
+  local reply = pcall('SET', K[1], string.format(':%d', now))
+  if reply.err then
+    refusal, asking = reply, 0
+  end
+end
 for i = 1, asking do
   local key = requests[i]
   local reply = pcall('SET', K[key], V[key], 'PX', REMEMBER)
