@@ -138,7 +138,7 @@ func (c Condition) holds(kind Kind, id string, before *Object, needed bool) erro
 	}
 	switch {
 	case c.Absent && before != nil:
-		return fmt.Errorf("%w: %s %s is there, in version %d", ErrStale, kind, id, version)
+		return fmt.Errorf("%w: %s %s is there, in version %d", ErrExists, kind, id, version)
 	case c.Given && !matched && before == nil:
 		return fmt.Errorf("%w: %s %s is not there", ErrStale, kind, id)
 	case c.Given && !matched:

@@ -30,6 +30,9 @@ var (
 	// version than the caller saw, or is there, or is not.
 	ErrStale = errors.New("stale")
 
+	// ErrExists is ErrStale of an object that was to be made and is there.
+	ErrExists = fmt.Errorf("%w", ErrStale)
+
 	// ErrConditionRequired reports a replacement without a condition. It comes
 	// as an *UnconditionalError.
 	ErrConditionRequired = errors.New("condition required")

@@ -3,6 +3,7 @@ package catalog
 import (
 	"errors"
 	"fmt"
+	"math/big"
 	"net/netip"
 	"slices"
 	"time"
@@ -117,8 +118,30 @@ func (r *Rule) Refs() []Ref {
 // Validate returns every fault.
 func (r *Rule) Validate() rule.Faults {
 	faults := r.Match.empty()
-	_, more := r.Resolve("rule")
+	out, more := r.Resolve("rule")
+	if len(more) == 0 {
+		reachable(&faults, &out)
+	}
 	return once(append(faults, more...))
+}
+
+// reachable refuses a max_delay that no request can ever wait: a queue holds
+// burst units, which leave it in burst × window ÷ limit.
+func reachable(f *rule.Faults, r *rule.Rule) {
+	if r.MaxDelay == 0 || r.Limit == 0 || r.Limit == rule.Unlimited || r.Burst == 0 {
+		return
+	}
+	longest := new(big.Rat).SetFrac(
+		new(big.Int).Mul(big.NewInt(r.Burst), big.NewInt(int64(r.Window))), big.NewInt(r.Limit)) // ns
+	if longest.Cmp(new(big.Rat).SetInt64(int64(r.MaxDelay))) >= 0 {
+		return
+	}
+	holds, _ := longest.Float64()
+	room := new(big.Int).Mul(big.NewInt(int64(r.MaxDelay)), big.NewInt(r.Limit))
+	room.Add(room, big.NewInt(int64(r.Window)-1)).Div(room, big.NewInt(int64(r.Window))) // rounded up
+	f.Add("max_delay", "is %v, and a queue of %d units is empty after %v: that is the longest that a request can wait",
+		r.MaxDelay, r.Burst, time.Duration(holds).Round(time.Microsecond))
+	f.Add("burst", "is %d, want at least %v for this max_delay", r.Burst, room)
 }
 
 // empty refuses selectors that are there and select nothing: a template whose

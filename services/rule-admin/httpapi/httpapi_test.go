@@ -293,6 +293,7 @@ func TestWrongInput(t *testing.T) {
 		{"a lease", "rules/x", rate(`,"lease":{"units":1,"ttl":"1s"}`), 422, "lease"},
 		{"a delay of gcra", "rules/x", rate(`,"max_delay":"1s"`), 422, "max_delay"},
 		{"a delay above a minute", "rules/x", `{"kind":"rate","algorithm":"leaky_bucket","subject":[],"limit":1,"window":"1s","max_delay":"1m1s"}`, 422, "max_delay"},
+		{"a delay longer than its queue", "rules/x", `{"kind":"rate","algorithm":"leaky_bucket","subject":[],"limit":10,"window":"1s","max_delay":"2s"}`, 422, "max_delay"},
 		{"a log above 10,000", "rules/x", `{"kind":"rate","algorithm":"sliding_window_log","subject":[],"limit":10001,"window":"1s"}`, 422, "limit"},
 		{"a local quota", "rules/x", quota(`,"period":{"unit":"month"},"on_failure":"local"`), 422, "on_failure"},
 	}
@@ -319,7 +320,7 @@ func TestEveryRule(t *testing.T) {
 		`"kind":"rate","algorithm":"sliding_window_log","subject":["tenant"],"limit":5,"window":"1s"`,
 		`"kind":"rate","algorithm":"sliding_window_counter","subject":["tenant"],"limit":5,"window":"1s"`,
 		`"kind":"rate","algorithm":"token_bucket","subject":["tenant"],"limit":5,"window":"1s","burst":9`,
-		`"kind":"rate","algorithm":"leaky_bucket","subject":["tenant"],"limit":5,"window":"1s","max_delay":"2s"`,
+		`"kind":"rate","algorithm":"leaky_bucket","subject":["tenant"],"limit":5,"window":"1s","burst":10,"max_delay":"2s"`,
 		`"kind":"rate","algorithm":"gcra","subject":["tenant"],"limit":5,"window":"1s","condition":"labels.region == \"eu\""`,
 		`"kind":"wallet","wallet":"prepaid","subject":["tenant"],"meter":"credits","thresholds":[{"left":5}]`,
 		`"kind":"wallet","wallet":"renewable","algorithm":"overdraft_wallet","subject":["tenant"],"limit":5,"period":{"unit":"month"}`,
@@ -497,20 +498,24 @@ func TestETags(t *testing.T) {
 		status  int
 		headers []string
 		says    string
+		field   string
 	}{
-		{428, nil, `send If-Match: "1" (the current ETag), or If-Match: * to force`},
-		{412, []string{"If-Match", `"2"`}, "in version 1"},
-		{412, []string{"If-Match", `W/"1"`}, neverMatches},
-		{412, []string{"If-Match", `1`}, neverMatches},
-		{412, []string{"If-Match", `"01"`}, neverMatches},
-		{412, []string{"If-Match", ``}, neverMatches},
-		{412, []string{"If-Match", `"x"`}, neverMatches},
-		{412, []string{"If-None-Match", `*`}, ""},
-		{412, []string{"If-Match", `*`, "If-None-Match", `*`}, ""},
+		{428, nil, `send If-Match: "1" (the current ETag), or If-Match: * to force`, "If-Match"},
+		{412, []string{"If-Match", `"2"`}, "in version 1", "If-Match"},
+		{412, []string{"If-Match", `W/"1"`}, neverMatches, "If-Match"},
+		{412, []string{"If-Match", `1`}, neverMatches, "If-Match"},
+		{412, []string{"If-Match", `"01"`}, neverMatches, "If-Match"},
+		{412, []string{"If-Match", ``}, neverMatches, "If-Match"},
+		{412, []string{"If-Match", `"x"`}, neverMatches, "If-Match"},
+		{412, []string{"If-None-Match", `*`}, "", "If-None-Match"},
+		{412, []string{"If-Match", `*`, "If-None-Match", `*`}, "", "If-None-Match"},
 	} {
 		p := f.want(tt.status, f.do("PUT", "/v1/tenants/a~b", `{}`, tt.headers...)).problem(t)
 		if tt.says != "" && !strings.Contains(p.Detail, tt.says) {
 			t.Errorf("%q: %s, want it to say %s", tt.headers, p.Detail, tt.says)
+		}
+		if len(p.Errors) != 1 || p.Errors[0].Field != tt.field {
+			t.Errorf("%q: names %v, want %s", tt.headers, p.Errors, tt.field)
 		}
 		if odd := strings.Contains(p.Detail, neverMatches); odd != (tt.says == neverMatches) {
 			t.Errorf("%q: %s", tt.headers, p.Detail)

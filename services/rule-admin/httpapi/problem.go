@@ -146,6 +146,14 @@ func fieldErrors(err error) []fieldError {
 			out = append(out, fieldError{Field: field, Message: string(r.Kind) + "/" + r.ID + " refers to it in " + r.Field})
 		}
 	}
+	switch {
+	case errors.Is(err, catalog.ErrExists):
+		out = append(out, fieldError{Field: "If-None-Match", Message: "is *, and the object is there"})
+	case errors.Is(err, catalog.ErrStale):
+		out = append(out, fieldError{Field: "If-Match", Message: "names no version that the object is in"})
+	case errors.Is(err, catalog.ErrConditionRequired):
+		out = append(out, fieldError{Field: "If-Match", Message: "is missing"})
+	}
 	return out
 }
 

@@ -184,9 +184,9 @@ func TestRecord(t *testing.T) {
 		},
 		{
 			catalog.KindRule,
-			`{"kind":"rate","algorithm":"leaky_bucket","subject":[],"limit":10,"window":"1s","max_delay":"2.5s","on_failure":"local","condition":"cost > 3"}`,
+			`{"kind":"rate","algorithm":"leaky_bucket","subject":[],"limit":10,"window":"1s","burst":25,"max_delay":"2.5s","on_failure":"local","condition":"cost > 3"}`,
 			catalog.Kept{},
-			rule(`"Kind":"rate","Algorithm":"leaky_bucket","Limit":10,"WindowUS":1000000,"Burst":10,"MaxDelayUS":2500000,"OnFailure":"local","Condition":"cost > 3"`),
+			rule(`"Kind":"rate","Algorithm":"leaky_bucket","Limit":10,"WindowUS":1000000,"Burst":25,"MaxDelayUS":2500000,"OnFailure":"local","Condition":"cost > 3"`),
 		},
 		{
 			catalog.KindRule, `{"kind":"rate","algorithm":"sliding_window_log","subject":[],"limit":10,"window":"1s"}`,
