@@ -66,20 +66,29 @@ func run(ctx context.Context, p boot.Process) error {
 		parts = append(parts, boot.Close("redis", c))
 	}
 	books := ledger.New(metrics.Books(store.Ledger(schema.Entry)), counted, func(message string, err error) {
-		p.Log.Warn("top-ups do without the counter store", "what", message, "error", err.Error())
+		p.Log.Warn(message, "error", err.Error()) //nolint:sloglint // each of the ledger's messages is a constant
 	})
 	face.Ledger = metrics.Ledger(books)
 
+	prepared := make(chan struct{})
 	return p.Run(ctx, append(parts,
 		boot.Part{Name: "store", Run: func(ctx context.Context) error {
 			if err := store.Prepare(ctx); err != nil {
 				return err
 			}
+			close(prepared)
 			found := make(chan error, 1)
 			go func() { found <- schema.Run(ctx, store) }()
 			return errors.Join(store.Tend(ctx, metrics.Outbox), <-found)
 		}},
-		boot.Part{Name: "expiry", Run: func(ctx context.Context) error { return books.Expire(ctx, metrics.Overdue) }},
+		boot.Part{Name: "expiry", Run: func(ctx context.Context) error {
+			select {
+			case <-prepared:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			return books.Expire(ctx, metrics.Overdue)
+		}},
 		boot.Part{Name: "http", Run: httpapi.Serve(cfg.listen, httpapi.Handler(face))},
 	)...)
 }

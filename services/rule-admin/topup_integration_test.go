@@ -403,6 +403,9 @@ func topUpsExpire(t *testing.T, store counters.Config, args ...string) {
 	database := pgtest.Database(t)
 	s := start(t, database, startRegistry(t).URL, append(args, "-redis-url", store.URL)...)
 	s.ready()
+	if log := s.log.String(); strings.Contains(log, "top-ups") {
+		t.Errorf("a clean start logs %s", log)
+	}
 	s.want(201, "PUT", "/v1/tenants/acme", `{}`)
 	s.want(201, "PUT", "/v1/rules/acme-wallet", `{"kind":"wallet","wallet":"prepaid","subject":["tenant"],"match":{"tenant":"acme"},"meter":"credits"}`)
 	ends := time.Now().Add(3 * time.Second).UTC().Truncate(time.Microsecond)

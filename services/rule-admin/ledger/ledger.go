@@ -50,6 +50,7 @@ type Wallet struct {
 // Books are what a turn may look at: nothing of them changes until it ends.
 type Books struct {
 	Catalogued bool   // the tenant is
+	Renewable  bool   // every wallet rule of the tenant and the meter is, and there is one
 	First      *TopUp // that was made with the key; nil: none
 	Asked      []byte // the fingerprint of what was asked with it
 	Wallet     Wallet
@@ -113,7 +114,7 @@ type Ledger struct {
 }
 
 // Warn notes that something was done without what a store would have said, or
-// waits for it.
+// waits for it. The message is a constant that says which; the error, why.
 type Warn func(message string, err error)
 
 // New returns a ledger on the books. Without counters nothing can expire, and

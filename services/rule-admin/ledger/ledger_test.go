@@ -181,12 +181,14 @@ func TestTopUpRefused(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t0)
 	d.topUp(t, ask("most", rule.Unlimited-5, nil))
+	d.books.Renew("acme", "monthly")
 	tests := []struct {
 		name   string
 		change func(*ledger.Request)
 		err    error
 		fields []string
 	}{
+		{"a meter that only renewable wallets sell", func(r *ledger.Request) { r.Meter = "monthly" }, catalog.ErrInvalid, []string{"meter"}},
 		{"more than can be counted in all", func(r *ledger.Request) { r.Units = 6 }, catalog.ErrInvalid, []string{"units"}},
 		{"an end that is now", func(r *ledger.Request) { r.ExpiresAt = t0 }, catalog.ErrInvalid, []string{"expires_at"}},
 		{"both", func(r *ledger.Request) { r.Units, r.ExpiresAt = 6, t0 }, catalog.ErrInvalid, []string{"units", "expires_at"}},

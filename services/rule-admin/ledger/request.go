@@ -99,6 +99,9 @@ func (r *Request) grant(b Books, at catalog.Moment, totals *limit.Totals, expire
 	if r.Units > rule.Unlimited-b.Wallet.Granted {
 		f.Add("units", "is %d, and %d are granted: want at most %d in all", r.Units, b.Wallet.Granted, rule.Unlimited)
 	}
+	if b.Renewable {
+		f.Add("meter", "is %q, which only renewable wallets sell to this tenant: they sell their limit each period and no top-ups", r.Meter)
+	}
 	switch {
 	case r.ExpiresAt.IsZero():
 	case !r.ExpiresAt.After(at.Now):

@@ -204,6 +204,11 @@ func openBooks(ctx context.Context, conn *pgxpool.Conn, tenant, meter, key strin
 	b.Queue(nextRevision).QueryRow(func(row pgx.Row) error { return scanMoment(row, &at) })
 	b.Queue(`SELECT EXISTS (SELECT FROM objects WHERE kind = 'tenant' AND id = $1)`, tenant).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&books.Catalogued) })
+	b.Queue(`SELECT coalesce(bool_and(body ->> 'wallet' = 'renewable'), false) FROM objects
+		WHERE kind = 'rule' AND body ->> 'kind' IN ('quota', 'wallet') AND coalesce(body #>> '{match,tenant}', '') IN ('', $1)
+			AND body ->> 'kind' = 'wallet' AND coalesce(body ->> 'meter', 'api-calls') = $2
+			AND (body #>> '{match,plan}' IS NULL OR body #>> '{match,plan}' = (SELECT body ->> 'plan' FROM objects WHERE kind = 'tenant' AND id = $1))`,
+		tenant, meter).QueryRow(func(row pgx.Row) error { return row.Scan(&books.Renewable) })
 	b.Queue(selectTopUp, tenant, key).Query(func(rows pgx.Rows) (err error) {
 		books.First, books.Asked, err = collectTopUp(rows)
 		return err

@@ -251,6 +251,39 @@ func TestIntegrationWalletCounters(t *testing.T) {
 	}
 }
 
+// TestIntegrationTopUpOfRenewable guarantees that a top-up which no wallet
+// would sell is refused: where every wallet rule of the tenant and the meter is
+// renewable. Before there is a rule it is taken.
+func TestIntegrationTopUpOfRenewable(t *testing.T) {
+	t.Parallel()
+	books, c, _ := openBooks(t)
+	for _, id := range []string{"gold", "free"} {
+		catalogtest.Put(t, c, catalog.KindPlan, id, `{}`, catalog.Condition{})
+	}
+	catalogtest.Put(t, c, catalog.KindTenant, "acme", `{"plan":"gold"}`, catalog.Condition{Any: true, Given: true})
+	catalogtest.Put(t, c, catalog.KindTenant, "globex", `{}`, catalog.Condition{})
+	const renewable, prepaid = `"wallet":"renewable","limit":5,"period":{"unit":"month"}`, `"wallet":"prepaid"`
+	for id, rest := range map[string]string{
+		"renews": renewable + `,"meter":"monthly","match":{"tenant":"acme"}`, "renews-too": renewable + `,"meter":"monthly"`,
+		"of-plan": renewable + `,"meter":"planned","match":{"plan":"gold"}`, "of-another": prepaid + `,"meter":"planned","match":{"plan":"free"}`,
+		"both": renewable + `,"meter":"mixed","match":{"tenant":"acme"}`, "both-too": prepaid + `,"meter":"mixed"`,
+		"theirs":  renewable + `,"meter":"theirs","match":{"tenant":"globex"}`,
+		"default": renewable,
+	} {
+		catalogtest.Put(t, c, catalog.KindRule, id, `{"kind":"wallet","subject":["tenant"],`+rest+`}`, catalog.Condition{})
+	}
+	l := ledger.New(books, nil, silent)
+	for meter, refused := range map[string]bool{"monthly": true, "planned": true, "api-calls": true, "mixed": false, "theirs": false, "new": false} {
+		r := request(t, meter, 5)
+		r.Meter = meter
+		_, _, err := l.TopUp(t.Context(), r)
+		var faults *catalog.FaultError
+		if refused && (!errors.As(err, &faults) || faults.Faults[0].Field != "meter") || !refused && err != nil {
+			t.Errorf("%s: %v, want refused: %v", meter, err, refused)
+		}
+	}
+}
+
 // tooMuch is a plan that reads what it does not return.
 var tooMuch = regexp.MustCompile(`Seq Scan on objects|Removed by (Filter|Index Recheck): \d{3}`)
 

@@ -30,6 +30,7 @@ type Memory struct {
 	asked    map[string][]byte
 	wallets  map[wallet]ledger.Wallet
 	entries  []ledger.Entry
+	renews   map[wallet]bool
 	failure  error
 }
 
@@ -38,6 +39,7 @@ type Memory struct {
 func NewMemory(now time.Time, tenants ...string) *Memory {
 	m := &Memory{
 		now: now, tenants: map[string]bool{}, keys: map[wallet]string{}, asked: map[string][]byte{}, wallets: map[wallet]ledger.Wallet{},
+		renews: map[wallet]bool{},
 	}
 	for _, t := range tenants {
 		m.tenants[t] = true
@@ -50,6 +52,13 @@ func (m *Memory) Advance(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.now = m.now.Add(d)
+}
+
+// Renew makes a tenant's wallet of a meter one that only renewable rules sell.
+func (m *Memory) Renew(tenant, meter string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.renews[wallet{tenant, meter}] = true
 }
 
 // Fail makes every call end with err; nil ends that.
@@ -142,7 +151,7 @@ func (m *Memory) Turn(_ context.Context, tenant, meter, key string, decide func(
 		return m.failure
 	}
 	at := catalog.Moment{Revision: m.revision + 1, Now: m.now}
-	b := ledger.Books{Catalogued: m.tenants[tenant], Wallet: m.wallets[wallet{tenant, meter}]}
+	b := ledger.Books{Catalogued: m.tenants[tenant], Renewable: m.renews[wallet{tenant, meter}], Wallet: m.wallets[wallet{tenant, meter}]}
 	b.Wallet.Tenant, b.Wallet.Meter = tenant, meter
 	b.First, b.Asked = m.first(tenant, key)
 	for _, t := range m.topUps {
