@@ -412,6 +412,49 @@ func TestEveryAlgorithmSoftAndInShadow(t *testing.T) {
 	})
 }
 
+// TestCountersGiveBackWhatTheyCount guarantees that a decision of 1 beside others
+// of 5, settled higher and then refunded in whole, leaves the 5: also where the
+// counter had no room for all of it, whatever is refunded first, and whenever
+// it was settled while it counts.
+func TestCountersGiveBackWhatTheyCount(t *testing.T) {
+	t.Parallel()
+	for name, charge := range map[string]limit.Charge{
+		"fixed window": rate(rule.FixedWindow, 10, time.Hour, 1), "log": rate(rule.SlidingWindowLog, 10, time.Hour, 1),
+		"counter": rate(rule.SlidingWindowCounter, 10, time.Hour, 1), "bucket": rate(rule.GCRA, 10, 1000*time.Hour, 1),
+		"quota": quota("acme", 10, 1), "wallet": prepaid(10, 1),
+	} {
+		for _, settled := range []int64{1, 4, 5, 6, 100, rule.Unlimited} {
+			for _, first := range []int64{0, 1, 3} { // given back before the rest, 0: nothing
+				for _, wait := range []time.Duration{0, time.Minute} {
+					s := newStore(t)
+					others := charge
+					others.Cost = 5
+					s.ask(noon, others)
+					s.ask(noon.Add(us), charge)
+					now := noon.Add(us + wait)
+					c := decided(charge, noon.Add(us))
+					c.Settle = settled
+					s.correct(now, c)
+					if first > 0 && first < settled {
+						s.correct(now, refundOf(charge, noon.Add(us), "r1", first))
+					}
+					a := s.correct(now, refundOf(charge, noon.Add(us), "r2", 0))
+					peek := charge
+					peek.Cost = 0
+					r := s.ask(now, peek).Results[0]
+					used := 10 - r.Remaining
+					if r.Consumed == rule.Unlimited { // and counts no further
+						used = r.Consumed - r.Refunded
+					}
+					if a.Effect != limit.Corrected || a.Left != 0 || used != 5 {
+						t.Errorf("%s settled at %d, %d given back first, after %v: %+v and %+v, want 5 used", name, settled, first, wait, a, r)
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestGivingBackLater guarantees what becomes of units that are given back when
 // time has passed, or when the store has forgotten that they were charged.
 func TestGivingBackLater(t *testing.T) {
@@ -439,8 +482,8 @@ func TestGivingBackLater(t *testing.T) {
 		{"a counter that is not known", counter, true, 0, 0, 8},
 		{"an entry that is not known", log, true, 0, 0, 8},
 		{"a bucket that is not known", bucket, true, 0, 0, 8},
-		{"a quota that is not known", quota("acme", 8, 6), true, 0, 0, 8},
-		{"a wallet that is not known", prepaid(8, 6), true, 0, 0, 8},
+		{"a quota that is not known, where it was consumed then", quota("acme", 8, 6), true, 0, -4, 8},
+		{"a wallet that is not known, where it was consumed then", prepaid(8, 6), true, 0, -4, 8},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -104,7 +104,7 @@ func TestQuotas(t *testing.T) {
 		{"a limit of 0 denies", 0, 0, 1, limit.Result{RetryAfter: limit.Never, Reset: left}},
 		{"a peek passes an overused quota", 35, 10, 0, limit.Result{Passed: true, Reset: left, Consumed: 35}},
 		{"E4: the greatest limit is 2^53-1", 1, rule.Unlimited, 1, limit.Result{Passed: true, Remaining: rule.Unlimited - 2, Reset: left, Consumed: 2}},
-		{"an unlimited quota never refuses", 1, rule.Unlimited, rule.Unlimited, limit.Result{Passed: true, Reset: left, Consumed: rule.Unlimited}},
+		{"an unlimited quota never refuses", 1, rule.Unlimited, rule.Unlimited, limit.Result{Passed: true, Reset: left, Consumed: rule.Unlimited, Clipped: true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

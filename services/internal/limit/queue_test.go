@@ -34,7 +34,7 @@ func TestQueue(t *testing.T) {
 		{"more than the room never fits", q, nil, 0, 6, limit.Result{Remaining: 5, RetryAfter: limit.Never}},
 		{"a peek does not wait", q, four[:2], 0, 0, limit.Result{Passed: true, Remaining: 3, Reset: 100 * ms}},
 		{"a limit of 0 denies", zero, nil, 0, 1, limit.Result{RetryAfter: limit.Never}},
-		{"a soft one is charged and does not wait", soft(q), four, 0, 3, limit.Result{RetryAfter: 200 * ms, Reset: 200 * ms}},
+		{"a soft one is charged and does not wait", soft(q), four, 0, 3, limit.Result{RetryAfter: 200 * ms, Reset: 200 * ms, Clipped: true}},
 		{"an empty queue again", q, four, time.Second, 5, limit.Result{Passed: true, Reset: 200 * ms}},
 		{"a clock that went back lets nothing leave", q, []spend{{time.Second, 3}}, 0, 1, limit.Result{RetryAfter: time.Second, Reset: time.Second}},
 	}.run(t)

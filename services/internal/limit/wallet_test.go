@@ -36,7 +36,7 @@ func TestWallets(t *testing.T) {
 		{"a soft one is overdrawn further", soft(five), []spend{{0, 8}}, 0, 4, limit.Result{RetryAfter: limit.Never, Consumed: 12}},
 		{"2^53-1 granted is an amount", most, []spend{{0, rule.Unlimited}}, 0, 1, limit.Result{RetryAfter: limit.Never, Consumed: rule.Unlimited}},
 		{"numbers come to their end", most, []spend{{0, 2}}, 0, rule.Unlimited - 1, limit.Result{Remaining: rule.Unlimited - 2, RetryAfter: limit.Never, Consumed: 2}},
-		{"2^53-1 a month is unlimited", unlimited, []spend{{0, rule.Unlimited}}, 0, 9, limit.Result{Passed: true, Reset: left, Consumed: rule.Unlimited}},
+		{"2^53-1 a month is unlimited", unlimited, []spend{{0, rule.Unlimited}}, 0, 9, limit.Result{Passed: true, Reset: left, Consumed: rule.Unlimited, Clipped: true}},
 	}.run(t)
 	t.Run("a renewable wallet begins each period untouched", func(t *testing.T) {
 		t.Parallel()

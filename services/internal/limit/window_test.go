@@ -35,7 +35,7 @@ func TestFixedWindow(t *testing.T) {
 		{"windows begin by the epoch, not by the first request", ten, []spend{{30 * time.Second, 10}}, time.Minute, 1, limit.Result{Passed: true, Remaining: 9, Reset: time.Minute}},
 		{"a limit of 0 denies", zero, nil, 0, 1, limit.Result{RetryAfter: limit.Never, Reset: time.Minute}},
 		{"an unlimited one counts and does not refuse", unlimited, []spend{{0, 7}}, 0, 3, limit.Result{Passed: true, Remaining: rule.Unlimited - 10, Reset: time.Minute}},
-		{"up to a billion", unlimited, []spend{{0, 999_999_999}}, 0, rule.Unlimited, limit.Result{Passed: true, Remaining: rule.Unlimited - 1e9, Reset: time.Minute}},
+		{"up to a billion", unlimited, []spend{{0, 999_999_999}}, 0, rule.Unlimited, limit.Result{Passed: true, Remaining: rule.Unlimited - 1e9, Reset: time.Minute, Clipped: true}},
 		{"a soft one is overdrawn", soft(ten), []spend{{0, 9}}, 0, 5, limit.Result{RetryAfter: time.Minute, Reset: time.Minute}},
 		{"and not for longer than its window", soft(half), []spend{{0, 100}}, time.Minute, 5, limit.Result{Passed: true, Reset: time.Minute}},
 		{"a clock that went back stays in the later window", ten, []spend{{time.Minute, 10}}, time.Minute - us, 1, limit.Result{RetryAfter: time.Minute + us, Reset: time.Minute + us}},
@@ -107,7 +107,7 @@ func TestSlidingLog(t *testing.T) {
 		{"and no other", ten, full, time.Minute, 0, limit.Result{Passed: true, Remaining: 4, Reset: 10 * time.Second}},
 		{"no boundary lets twice the limit pass", ten, []spend{{time.Minute - us, 10}}, time.Minute, 1, limit.Result{RetryAfter: time.Minute - us, Reset: time.Minute - us}},
 		{"a limit of 0 denies", zero, nil, 0, 1, limit.Result{RetryAfter: limit.Never}},
-		{"a soft one gets full", soft(ten), []spend{{0, 8}}, time.Second, 5, limit.Result{RetryAfter: 59 * time.Second, Reset: 59 * time.Second}},
+		{"a soft one gets full", soft(ten), []spend{{0, 8}}, time.Second, 5, limit.Result{RetryAfter: 59 * time.Second, Reset: 59 * time.Second, Clipped: true}},
 		{"and is never more than full", soft(ten), []spend{{0, 8}, {time.Second, 5}}, time.Minute, 8, limit.Result{Passed: true, Reset: time.Second}},
 		{"a clock that went back writes at its last entry's time", ten, []spend{{10 * time.Second, 6}, {5 * time.Second, 4}}, 69 * time.Second, 1, limit.Result{RetryAfter: time.Second, Reset: time.Second}},
 	}.run(t)
