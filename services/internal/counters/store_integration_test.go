@@ -108,11 +108,11 @@ func TestIntegrationFrozenStore(t *testing.T) {
 	server.Freeze()
 	took, degraded := besiege(t, s, quota("acme", span, 1000, 1), 2000, 10)
 	slack := 4 * pulse.worst()
-	if p := took[len(took)*999/1000]; p > 60*time.Millisecond+slack {
-		t.Errorf("99.9%% are answered by %v, want 60ms and at most %v of the machine's own", p, slack)
+	if p := took[len(took)*999/1000]; p > 150*time.Millisecond+slack {
+		t.Errorf("99.9%% are answered by %v, want 150ms and at most %v of the machine's own", p, slack)
 	}
-	if longest := took[len(took)-1]; longest > 150*time.Millisecond+slack {
-		t.Errorf("the longest answer took %v, want 150ms and at most %v of the machine's own", longest, slack)
+	if longest := took[len(took)-1]; longest > 500*time.Millisecond+slack {
+		t.Errorf("the longest answer took %v, want 500ms and at most %v of the machine's own", longest, slack)
 	}
 	if len(took) != 2000 || degraded != 2000 {
 		t.Errorf("%d asked, %d not decided, want 2000 of each", len(took), degraded)
@@ -191,8 +191,8 @@ func TestIntegrationFC14SlowStore(t *testing.T) {
 	}
 	wg.Wait()
 	worst, slack := time.Duration(longest.Load()), 4*pulse.worst()
-	if failed.Load() != 400 || worst > 150*time.Millisecond+slack {
-		t.Errorf("%d of 400 not decided, the last after %v (machine's own slack %v), want all within 150ms", failed.Load(), worst, slack)
+	if failed.Load() != 400 || worst > 500*time.Millisecond+slack {
+		t.Errorf("%d of 400 not decided, the last after %v (machine's own slack %v), want all within 500ms", failed.Load(), worst, slack)
 	}
 	p.set(func() { p.delay = 0 })
 	eventually(t, 5*time.Second, "decisions resume", func() bool {
