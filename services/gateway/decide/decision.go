@@ -93,7 +93,7 @@ type Limit struct {
 	Meter     string
 	Mode      rule.Mode
 	Soft      bool          // never refuses
-	Limit     int64         // units per window or period; of a prepaid wallet, all that was ever granted
+	Limit     int64         // units per window or period; of a prepaid wallet, all that was granted less what expired
 	Remaining int64         // units that could be spent right now, rounded down
 	Reset     time.Duration // to the end of the window or period; of a bucket or a log, until Remaining rises next; 0 for a prepaid wallet
 	Window    time.Duration // of a rate, its window; of a quota or a renewable wallet, the length of its period

@@ -119,7 +119,7 @@ func (in *inquiry) units(r *rule.Rule) int64 {
 }
 
 // limitOf is how many units a rule sells: of a prepaid wallet, all that was
-// ever granted.
+// granted less what expired.
 func (in *inquiry) limitOf(r *rule.Rule) int64 {
 	if r.Wallet == rule.Prepaid {
 		return in.rules.granted(in.request.Tenant, r.Meter)

@@ -90,7 +90,8 @@ func (in *inquiry) ticket() ticket {
 }
 
 // receipt is of what t's charges came to. A decision that cost nothing and yet
-// charged, by a rule of fixed cost, counts as one unit.
+// charged, by a rule of fixed cost, counts as one unit. Of a charge whose counter
+// was full nothing can be given back: it stands there as a fixed cost of nothing.
 func (in *inquiry) receipt(id [16]byte, at time.Time, cost, revision int64, t ticket, results []limit.Result) Receipt {
 	r := Receipt{
 		DecisionID: id, At: at, RulesVersion: revision, Cost: max(1, cost),
@@ -98,9 +99,14 @@ func (in *inquiry) receipt(id [16]byte, at time.Time, cost, revision int64, t ti
 		Address: t.address, Service: t.service, Endpoint: t.endpoint, Template: t.template, Method: in.query.Method,
 	}
 	for i := range t.charges {
-		if c := &t.charges[i]; c.Cost > 0 && (results[i].Passed || c.Soft) {
-			r.Charged = append(r.Charged, *c)
+		c := t.charges[i]
+		if c.Cost == 0 || !results[i].Passed && !c.Soft {
+			continue
 		}
+		if results[i].Clipped {
+			c.Cost, c.Fixed = 0, true
+		}
+		r.Charged = append(r.Charged, c)
 	}
 	return r
 }

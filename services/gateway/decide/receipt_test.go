@@ -42,6 +42,7 @@ func TestReceiptSaysWhatWasCharged(t *testing.T) {
 				passed := !c.Soft && !c.Counter.Shadow || rng.IntN(2) == 0
 				answer.Results[i].Passed = passed
 				answer.Charged = answer.Charged || c.Cost > 0 && (passed || c.Soft)
+				answer.Results[i].Clipped = c.Soft && c.Cost > 0 && rng.IntN(3) == 0
 			}
 			return answer, nil
 		})
@@ -63,8 +64,12 @@ func TestReceiptSaysWhatWasCharged(t *testing.T) {
 		var want []limit.Charge
 		for i, c := range asked.Charges {
 			if c.Cost > 0 && (answer.Results[i].Passed || c.Soft) {
-				want = append(want, c)
 				reach[string(c.Counter.Kind)]++
+				if answer.Results[i].Clipped {
+					c.Cost = 0 // nothing of it is given back
+					reach["clipped"]++
+				}
+				want = append(want, c)
 			}
 		}
 		var charges []limit.Charge
@@ -87,7 +92,7 @@ func TestReceiptSaysWhatWasCharged(t *testing.T) {
 			t.Fatalf("%v (-receipt +parsed)\n%s", err, diff)
 		}
 	}
-	for _, what := range []string{"nothing", "rate", "quota", "wallet", "fixed"} {
+	for _, what := range []string{"nothing", "rate", "quota", "wallet", "fixed", "clipped"} {
 		if reach[what] < 10 {
 			t.Errorf("%d receipts of %s: the generator no longer reaches them", reach[what], what)
 		}
