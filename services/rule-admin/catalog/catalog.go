@@ -55,7 +55,7 @@ type Store interface {
 	// KeyOf returns the API key whose secret has the digest, or nil.
 	KeyOf(ctx context.Context, digest []byte) (*Object, error)
 
-	// Surroundings returns a tenant and the endpoints of a service.
+	// Surroundings returns a tenant, and a service with its endpoints.
 	Surroundings(ctx context.Context, tenant, service string) (Surroundings, error)
 
 	// Candidates returns the rules whose selectors of tenant, application, user

@@ -114,27 +114,31 @@ func labels(o *strict.Object, f *rule.Faults) map[string]string {
 // Surroundings are what the catalogue adds to a question.
 type Surroundings struct {
 	Tenant    *Object   // nil: not catalogued
+	Service   *Object   // nil: not catalogued
 	Endpoints []*Object // of the service
 }
 
 // An Explanation says which rules apply to a request, and why not the others.
 type Explanation struct {
-	At          time.Time      `json:"at"`
-	Tenant      string         `json:"tenant"`
-	Plan        string         `json:"plan"`
-	Application string         `json:"application"`
-	User        string         `json:"user"`
-	APIKey      string         `json:"api_key"` // id
-	ClientIP    string         `json:"client_ip"`
-	Service     string         `json:"service"`
-	Endpoint    string         `json:"endpoint"`
-	Method      string         `json:"method"`
-	Path        string         `json:"path"`
-	Cost        int64          `json:"cost"`
-	BlockedBy   string         `json:"blocked_by"` // the enforced block rule, beside which nothing counts
-	Groups      []GroupVerdict `json:"groups"`
-	Candidates  []Candidate    `json:"candidates"`
-	Omitted     bool           `json:"omitted"` // there are more candidates, at which nobody looked
+	At          time.Time `json:"at"`
+	Tenant      string    `json:"tenant"`
+	Plan        string    `json:"plan"`
+	Application string    `json:"application"`
+	User        string    `json:"user"`
+	APIKey      string    `json:"api_key"` // id
+	ClientIP    string    `json:"client_ip"`
+	Service     string    `json:"service"`
+	Endpoint    string    `json:"endpoint"`
+	Method      string    `json:"method"`
+	Path        string    `json:"path"`
+	Cost        int64     `json:"cost"`
+	BlockedBy   string    `json:"blocked_by"` // the enforced block rule, beside which nothing counts
+	// Uncatalogued are the dimensions, of tenant and service, whose value nobody
+	// catalogued: only rules that do not name them can apply.
+	Uncatalogued []string       `json:"uncatalogued"`
+	Groups       []GroupVerdict `json:"groups"`
+	Candidates   []Candidate    `json:"candidates"`
+	Omitted      bool           `json:"omitted"` // there are more candidates, at which nobody looked
 }
 
 // A GroupVerdict is the rules among which one wins.
@@ -206,7 +210,7 @@ func (c *Catalog) Explain(ctx context.Context, q Question, now time.Time) (*Expl
 	e := &Explanation{
 		At: now.UTC(), Tenant: r.Tenant, Plan: r.Plan, Application: r.Application, User: r.User, APIKey: r.APIKey,
 		Service: r.Service, Endpoint: r.Endpoint, Method: r.Method, Path: r.Path, Cost: r.Cost,
-		Groups: []GroupVerdict{}, Candidates: []Candidate{}, Omitted: len(found) > MostCandidates,
+		Uncatalogued: near.missing(r), Groups: []GroupVerdict{}, Candidates: []Candidate{}, Omitted: len(found) > MostCandidates,
 	}
 	if r.Address.IsValid() {
 		e.ClientIP = r.Address.String()
@@ -245,6 +249,18 @@ func identify(r *rule.Request, key *Object) error {
 	}
 	r.APIKey = key.ID
 	return faultError(ErrMalformed, f)
+}
+
+// missing lists the dimensions of a request that the catalogue does not have.
+func (s Surroundings) missing(r *rule.Request) []string {
+	list := []string{}
+	if s.Tenant == nil && r.Tenant != "" {
+		list = append(list, "tenant")
+	}
+	if s.Service == nil && r.Service != "" {
+		list = append(list, "service")
+	}
+	return list
 }
 
 // complete adds to a request its tenant's plan and its endpoint, with the cost

@@ -159,13 +159,21 @@ func TestExplainedRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = `{"at":"2026-11-15T12:00:00Z","tenant":"acme","plan":"gold","application":"web","user":"u1","api_key":"acme-2","client_ip":"2001:db8::",` +
-		`"service":"payments","endpoint":"refund","method":"POST","path":"/v1/refund/8","cost":7,"blocked_by":"","groups":[` +
+		`"service":"payments","endpoint":"refund","method":"POST","path":"/v1/refund/8","cost":7,"blocked_by":"","uncatalogued":[],"groups":[` +
 		`{"mode":"enforce","kind":"quota","subject":["tenant"],"meter":"api-calls","unit":"month","count":1,"winner":"acme-month","cost":7},` +
 		`{"mode":"enforce","kind":"quota","subject":["tenant"],"meter":"tokens","unit":"day","count":1,"winner":"fixed","cost":5}],"candidates":[`
 	if !strings.HasPrefix(string(text), want) {
 		t.Errorf("explained\n%s, want\n%s…", text, want)
 	}
 
+	strange, err := c.Explain(t.Context(), question(t, `{"tenant":"nobody","service":"nothing"}`), t0)
+	if err != nil || !slices.Equal(strange.Uncatalogued, []string{"tenant", "service"}) {
+		t.Errorf("strangers: %+v, %v, want both named", strange, err)
+	}
+	nameless, err := c.Explain(t.Context(), question(t, `{"client_ip":"203.0.113.9"}`), t0)
+	if err != nil || len(nameless.Uncatalogued) != 0 {
+		t.Errorf("without a tenant: %+v, %v, want nothing named", nameless, err)
+	}
 	peek, err := c.Explain(t.Context(), question(t, `{"tenant":"acme","cost":0}`), t0)
 	if err != nil || len(peek.Groups) != 2 || peek.Groups[1].Cost != 0 || peek.Cost != 0 {
 		t.Errorf("a peek: %+v, %v, want two groups that cost nothing", peek, err)

@@ -98,6 +98,8 @@ const (
 	selectNear = `
 		SELECT kind, ` + objectColumns + ` FROM objects WHERE kind = 'tenant' AND id = $1
 		UNION ALL
+		SELECT kind, ` + objectColumns + ` FROM objects WHERE kind = 'service' AND id = $2
+		UNION ALL
 		SELECT kind, ` + objectColumns + ` FROM objects WHERE kind = 'endpoint' AND body ->> 'service' = $2`
 	selectCandidates = `
 		(SELECT ` + objectColumns + ` FROM objects WHERE kind = 'rule' AND id = $8)
@@ -124,7 +126,7 @@ func (s *Store) KeyOf(ctx context.Context, digest []byte) (*catalog.Object, erro
 	return o, fail("read a key", err)
 }
 
-// Surroundings returns a tenant and the endpoints of a service.
+// Surroundings returns a tenant, and a service with its endpoints.
 func (s *Store) Surroundings(ctx context.Context, tenant, service string) (out catalog.Surroundings, err error) {
 	if err := s.usable(); err != nil {
 		return out, err
@@ -135,9 +137,12 @@ func (s *Store) Surroundings(ctx context.Context, tenant, service string) (out c
 	}
 	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (none struct{}, err error) {
 		kind, o, err := scanKinded(row)
-		if kind == catalog.KindTenant {
+		switch kind { //nolint:exhaustive // no other is asked for
+		case catalog.KindTenant:
 			out.Tenant = o
-		} else {
+		case catalog.KindService:
+			out.Service = o
+		default:
 			out.Endpoints = append(out.Endpoints, o)
 		}
 		return none, err

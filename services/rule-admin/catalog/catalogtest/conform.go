@@ -673,12 +673,13 @@ func candidates(t *testing.T, s Store, c *catalog.Catalog) {
 	}
 	for _, tt := range []struct {
 		tenant, service string
-		known           bool
+		known, served   bool
 		endpoints       []string
 	}{
-		{"acme", "payments", true, []string{"pay", "refund"}},
-		{"nobody", "search", false, []string{"find"}},
-		{"globex", "", true, []string{}},
+		{"acme", "payments", true, true, []string{"pay", "refund"}},
+		{"nobody", "search", false, true, []string{"find"}},
+		{"globex", "", true, false, []string{}},
+		{"globex", "nothing", true, false, []string{}},
 	} {
 		near, err := s.Surroundings(t.Context(), tt.tenant, tt.service)
 		if err != nil {
@@ -686,6 +687,9 @@ func candidates(t *testing.T, s Store, c *catalog.Catalog) {
 		}
 		got := idsOf(near.Endpoints)
 		slices.Sort(got)
+		if (near.Service != nil) != tt.served || tt.served && near.Service.ID != tt.service {
+			t.Errorf("the service %q is %+v", tt.service, near.Service)
+		}
 		if (near.Tenant != nil) != tt.known || tt.known && near.Tenant.ID != tt.tenant || !slices.Equal(got, tt.endpoints) {
 			t.Errorf("near %q and %q are %+v and %q, want %q", tt.tenant, tt.service, near.Tenant, got, tt.endpoints)
 		}

@@ -187,14 +187,14 @@ func (m *Memory) KeyOf(_ context.Context, digest []byte) (*catalog.Object, error
 	return nil, nil
 }
 
-// Surroundings returns a tenant and the endpoints of a service.
+// Surroundings returns a tenant, and a service with its endpoints.
 func (m *Memory) Surroundings(_ context.Context, tenant, service string) (catalog.Surroundings, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.failure != nil {
 		return catalog.Surroundings{}, m.failure
 	}
-	out := catalog.Surroundings{Tenant: m.objects[catalog.KindTenant][tenant]}
+	out := catalog.Surroundings{Tenant: m.objects[catalog.KindTenant][tenant], Service: m.objects[catalog.KindService][service]}
 	for _, o := range m.objects[catalog.KindEndpoint] {
 		if catalog.Or(o.Body.(*catalog.Endpoint).Service, "") == service { // an endpoint's body
 			out.Endpoints = append(out.Endpoints, o)
