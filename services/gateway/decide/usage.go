@@ -75,7 +75,7 @@ type Counter struct {
 	Rule     *rule.Rule
 	Identity *limit.Identity
 	Span     period.Span // zero for a prepaid wallet
-	Limit    int64       // units per period; of a prepaid wallet, all that was ever granted
+	Limit    int64       // units per period; of a prepaid wallet, all that was granted less what expired
 	Units    int64       // charged, negative when given back; of a degraded pass, owed though nothing was charged
 	Observed bool        // whether the store answered; else the rest is 0
 	Consumed int64
