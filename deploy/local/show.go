@@ -19,6 +19,8 @@ func showAddresses(s *screen, e *estate.Estate) {
 		{"second gateway", e.Env["GATEWAY_URL_2"]},
 		{"unprotected upstream", e.Env["UNPROTECTED_URL"]},
 		{"rule-admin (REST)", e.Env["ADMIN_URL"]},
+		{"gateway's API reference", e.Env["GATEWAY_URL"] + "/v1/openapi.json"},
+		{"rule-admin's API reference", e.Env["ADMIN_URL"] + "/openapi.json"},
 		{"gateway's metrics", e.Env["GATEWAY_METRICS_URL"] + "/metrics"},
 		{"Kafka", e.Env["KAFKA_BROKERS"]},
 		{"schema registry", e.Env["SCHEMA_REGISTRY_URL"]},
