@@ -107,31 +107,26 @@ func caseFC10(t *testing.T, r *rig) {
 // leads over corrections: what a soft charge or a settlement had no room for
 // does not come back in other decisions' place.
 func TestFullCountersGiveBackWhatTheyCount(t *testing.T) {
-	for _, algorithm := range []rule.Algorithm{
-		rule.GCRA, rule.TokenBucket, rule.LeakyBucket, rule.SlidingWindowLog, rule.FixedWindow, rule.SlidingWindowCounter,
-	} {
-		t.Run(string(algorithm), func(t *testing.T) {
-			r := newRig(t, newStore(), func() time.Time { return t0 })
-			limited := window(algorithm)("ten", 10)
-			r.rule(limited)
-			r.charged(decide.Query{Tenant: "acme", Cost: units(8)})
-			receipt := r.charged(decide.Query{Tenant: "acme", Cost: units(1)})
-			if _, err := r.Settle(t.Context(), receipt, 100); err != nil {
-				t.Fatal(err)
-			}
-			if c := r.refund(receipt, "r", 0); c.Units != 100 || r.left("ten") != 2 {
-				t.Errorf("settled at 100 and given back: %+v and %d left, want 2", c, r.left("ten"))
-			}
-			limited.Soft = true
-			limited.Version++
-			r.rule(limited)
-			receipt = r.charged(decide.Query{Tenant: "acme", Cost: units(50)})
-			before := r.left("ten")
-			if c := r.refund(receipt, "r", 0); c.Units != 50 || before != 0 || r.left("ten") > 2 {
-				t.Errorf("a soft 50 given back: %+v and %d left, want at most 2", c, r.left("ten"))
-			}
-		})
-	}
+	eachWay(t, func(t *testing.T, r *rig, w *way) {
+		v := w.make("ten", 10)
+		r.sell(w, v, 10)
+		r.charged(decide.Query{Tenant: "acme", Cost: units(8)})
+		receipt := r.charged(decide.Query{Tenant: "acme", Cost: units(1)})
+		if _, err := r.Settle(t.Context(), receipt, 100); err != nil {
+			t.Fatal(err)
+		}
+		if c := r.refund(receipt, "r", 0); c.Units != 100 || r.left("ten") != 2 {
+			t.Errorf("settled at 100 and given back: %+v and %d left, want 2", c, r.left("ten"))
+		}
+		soft := *v
+		soft.Version, soft.Soft = v.Version+1, true
+		r.rule(&soft)
+		receipt = r.charged(decide.Query{Tenant: "acme", Cost: units(50)})
+		before := r.left("ten")
+		if c := r.refund(receipt, "r", 0); c.Units != 50 || before != 0 || r.left("ten") > 2 {
+			t.Errorf("a soft 50 given back: %+v and %d left, want at most 2", c, r.left("ten"))
+		}
+	})
 }
 
 // caseW1: a balance of 5. A cost of 8 passes and leaves -3, then 1 does not; a

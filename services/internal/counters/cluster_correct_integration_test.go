@@ -256,6 +256,14 @@ func clusterCorrects(t *testing.T, c *redistest.Cluster) {
 			correction.At = answer.Now
 			expect("settle higher", correct(t, s, settle(correction, 13)), limit.Corrected, 13, 3, 3, 0)
 			expect("settle higher again", correct(t, s, settle(correction, 13)), limit.Repeated, 13, 3, 0, 0)
+			// Where it is not known that there was room, the 3 do not come back.
+			whole := correct(t, other, refund(correction, "u", 0))
+			for i, n := range left() {
+				fixed := correction.Items[i].Fixed
+				if used, moved := full[i]-n, -whole.Items[i].Units; fixed && (used != 0 || moved != 3) || !fixed && (used != 13-moved || moved != 13 && moved != 10) {
+					t.Errorf("%s of %s, all of it: item %d moved by %d, %d used; want 13, or 10 outside the owner's slot", who, owner, i, -moved, used)
+				}
+			}
 		}
 	}
 }

@@ -26,8 +26,9 @@
 //	{a:2001%3Adb8%3A1%3A2%3A%3A/64}:e:rate:i:2001%3Adb8%3A1%3A2%3A%3A/64:api-calls:s:payments:gcra:60000000
 //	{g}:e:rate:-:api-calls:g:gcra:1000000
 //
-// A request id is kept under tag : req : id, e.g. {t:acme}:req:r-1, and the mark
-// of a decision that was corrected under tag : ref : its id in hex, e.g.
+// The epoch is kept under epoch, on a cluster under epoch:{n} in each slot; a
+// request id under tag : req : id, e.g. {t:acme}:req:r-1; and the mark of a
+// decision that was corrected under tag : ref : its id in hex, e.g.
 // {t:acme}:ref:0198f3c2a1b47d10a1b2c3d4e5f60718.
 //
 // # Values
@@ -42,8 +43,10 @@
 //	sliding_window_counter  1, window's first instant (µs), units, units of the one before, expiry: the next window's end, and 20 s to 70 s
 //	sliding_window_log      1, expiry: when the last entry leaves, and 10 s; total (4) in front; per entry time (µs), total (4)
 //	request                 1, fingerprint (16), decision id (16), when (µs), note's length (2), note, results: 24 h
-//	mark                    1, cost, cost settled at (-1 none), refunded, flags (1), settlement's units, total, left; per
-//	                        refund its id's length (1), id, units, total, left: 7 days after the last correction
+//	mark                    1, cost, cost settled at (-1 none), refunded, flags (1), settlement's units, total, left; how
+//	                        many counters (1) and what each had no room for of the settlement; per refund its id's
+//	                        length (1), id, units, total, left: 7 days after the last correction
+//	epoch                   run id (empty: nobody vouches), a colon, and when what the server holds began (µs): for ever
 //
 // Totals of a log are modulo 2^32, little-endian.
 //
