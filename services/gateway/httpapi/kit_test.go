@@ -385,6 +385,9 @@ func refused(t testing.TB, e exchange, status int, code string) (fields []string
 	if err := dec.Decode(&p); err != nil {
 		t.Fatalf("%d %q: %v", e.status, e.body, err)
 	}
+	if !strings.HasSuffix(e.body, "}\n") {
+		t.Errorf("%q does not end its line", e.body)
+	}
 	if e.status != status || p.Status != status || p.Code != code || e.header.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("answered %d %s, want %d %s", e.status, e.body, status, code)
 	}

@@ -149,6 +149,7 @@ func refuse(w http.ResponseWriter, err error) {
 	if err != nil { // texts and numbers always marshal
 		text = []byte("{}")
 	}
+	text = append(text, '\n')
 	h := w.Header()
 	switch p.status {
 	case http.StatusUnauthorized:

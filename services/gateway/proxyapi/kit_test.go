@@ -312,6 +312,9 @@ func refused(t testing.TB, status int, h http.Header, body string, want int, cod
 	if err := dec.Decode(&p); err != nil {
 		t.Fatalf("%d %q: %v", status, body, err)
 	}
+	if !strings.HasSuffix(body, "}\n") {
+		t.Errorf("%q does not end its line", body)
+	}
 	if status != want || p.Status != want || p.Code != code || h.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("answered %d %q %s, want %d %s", status, h.Get("Content-Type"), body, want, code)
 	}

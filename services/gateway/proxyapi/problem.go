@@ -86,6 +86,7 @@ func refuse(w http.ResponseWriter, r *http.Request, p *problem) {
 	if err != nil { // strings and numbers always marshal
 		body = []byte("{}")
 	}
+	body = append(body, '\n')
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(p.Status)
