@@ -52,7 +52,7 @@ func block(change func(*rule.Rule)) *rule.Rule {
 
 func units(n int64) *int64 { return &n }
 
-// TestValidateAccepts guarantees that what DESIGN promises to keep exactly is
+// TestValidateAccepts guarantees that what is promised to be kept exactly is
 // accepted, up to and including each bound.
 func TestValidateAccepts(t *testing.T) {
 	t.Parallel()
