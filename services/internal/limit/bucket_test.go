@@ -234,7 +234,7 @@ func TestChangedBucketKeepsWhatWasSpent(t *testing.T) {
 }
 
 // TestBoundsOfBuckets guarantees that what cannot be counted is refused, and
-// that the extremes of what DESIGN promises are not.
+// that the extremes of what is promised are not.
 func TestBoundsOfBuckets(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -264,7 +264,7 @@ func TestBoundsOfBuckets(t *testing.T) {
 	}
 }
 
-// rates draws any rate that DESIGN promises to keep.
+// rates draws any rate that is promised.
 func rates(t *rapid.T) (max int64, window time.Duration, burst int64) {
 	us := magnitude(t, "window", rule.MaxWindow.Microseconds())
 	max = magnitude(t, "limit", us)
