@@ -157,10 +157,10 @@ func TestLeakyQueue(t *testing.T) {
 	}
 }
 
-// TestWallets guarantees cases W1 and W2 through the product's faces: a balance
+// TestW1W2Wallets guarantees cases W1 and W2 through the product's faces: a balance
 // may be overdrawn once, no wait helps then, a top-up does, and two at once
 // cannot both overdraw it.
-func TestWallets(t *testing.T) {
+func TestW1W2Wallets(t *testing.T) {
 	t.Parallel()
 	s := common(t)
 	tenant := s.tenant(nil)
@@ -362,9 +362,9 @@ func TestCorrections(t *testing.T) {
 	})
 }
 
-// TestRefundOn guarantees that a call that the upstream failed is given back by
+// TestR1RefundOn guarantees case R1 at the proxy: that a call that the upstream failed is given back by
 // the gate itself, once, and one that succeeded is not.
-func TestRefundOn(t *testing.T) {
+func TestR1RefundOn(t *testing.T) {
 	t.Parallel()
 	s := common(t)
 	tenant := s.tenant(nil)

@@ -251,7 +251,7 @@ func slack() (stop func() time.Duration) {
 }
 
 // TestFC14 guarantees the case's numbers at the decision API, for a store that
-// takes longer than the budget: 400 callers at once are answered within 150 ms,
+// takes longer than the budget: 400 callers at once are answered in time,
 // those of the open rule let through, those of the closed one refused, all
 // marked, none with a number that nobody knows, and all counted.
 func TestFC14(t *testing.T) { // alone: it is about time

@@ -117,6 +117,54 @@ func TestIntegrationE2(t *testing.T) {
 	}
 }
 
+// TestIntegrationFC12 guarantees that the store's clock decides, and no
+// gateway's: with B's clock 10 s behind A's, or ahead of it, a bucket of 4 that
+// earns 2 a second sells 4 at once, and 2 more a second later.
+func TestIntegrationFC12(t *testing.T) {
+	t.Parallel()
+
+	url := redistest.Start(t).URL
+	for name, skew := range map[string]time.Duration{"behind": -10 * time.Second, "ahead": 10 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := redisStore(t, url)
+			bucket := rate("bucket", rule.Tenant, 4)
+			bucket.Algorithm, bucket.Window, bucket.Burst = rule.TokenBucket, 2*time.Second, 4
+			a := newRig(t, store, store.Now, bucket)
+			b := newRig(t, store, func() time.Time { return store.Now().Add(skew) }, bucket)
+			q := decide.Query{Tenant: name}
+			began, allowed := time.Now(), int64(0)
+			for i := range 9 {
+				r := a
+				if i == 4 {
+					r = b
+				}
+				if r.ask(q).Outcome == decide.Allow {
+					allowed++
+				}
+			}
+			// Who was held up for half a second has earned one more.
+			if most := 4 + int64(2*time.Since(began)/time.Second); allowed < 4 || allowed > most {
+				t.Errorf("%d of 9 allowed at once, want 4 to %d", allowed, most)
+			}
+			peek := decide.Query{Tenant: name, Cost: units(0)}
+			for deadline := time.Now().Add(10 * time.Second); left(a.ask(peek), "bucket") < 2; {
+				if left(b.ask(peek), "bucket") > 2 || time.Now().After(deadline) {
+					t.Fatal("two have not been earned")
+				}
+			}
+			for range 3 {
+				if a.ask(q).Outcome == decide.Allow {
+					allowed++
+				}
+			}
+			if most := 4 + int64(2*time.Since(began)/time.Second); allowed < 6 || allowed > most {
+				t.Errorf("%d allowed within %v, want 6 to %d", allowed, time.Since(began), most)
+			}
+		})
+	}
+}
+
 // TestIntegrationE3 guarantees that one request id, three times at once, is one
 // decision and three equal answers.
 func TestIntegrationE3(t *testing.T) {

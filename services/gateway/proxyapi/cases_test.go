@@ -120,33 +120,53 @@ func TestFC03(t *testing.T) {
 	}
 }
 
-// TestFC05 guarantees Retry-After in whole seconds, rounded up and never 0,
-// and that waiting exactly so long is enough.
+// TestFC05 guarantees of every rate Retry-After in whole seconds, rounded up and
+// never 0, and that waiting exactly so long is enough.
 func TestFC05(t *testing.T) {
 	t.Parallel()
-	g := newGate(t, proxyapi.Config{})
-	g.service("export", newEcho(t).URL, nil)
-	g.rate("five", rule.IP, 5, nil) // one earned back every 12 s
-	send := func() (int, string) {
-		w := g.send("203.0.113.9", "GET", "/export/")
-		return w.Code, w.Header().Get("Retry-After")
-	}
-	for range 5 {
-		if code, _ := send(); code != 200 {
-			t.Fatalf("answered %d within the limit", code)
-		}
-	}
-	g.advance(10_600 * time.Millisecond) // 1.4 s left
-	if code, retry := send(); code != 429 || retry != "2" {
-		t.Errorf("1.4 s before: %d, Retry-After %q, want 429, 2", code, retry)
-	}
-	g.advance(1_350 * time.Millisecond) // 50 ms left
-	if code, retry := send(); code != 429 || retry != "1" {
-		t.Errorf("50 ms before: %d, Retry-After %q, want 429, 1", code, retry)
-	}
-	g.advance(time.Second)
-	if code, retry := send(); code != 200 || retry != "" {
-		t.Errorf("after the wait: %d, Retry-After %q, want 200 without", code, retry)
+	for _, tt := range []struct {
+		algorithm rule.Algorithm
+		until     time.Duration // the next may pass
+		remaining string        // then
+	}{
+		{rule.FixedWindow, time.Minute, "4"},
+		{rule.SlidingWindowLog, time.Minute, "4"},
+		{rule.SlidingWindowCounter, 72 * time.Second, "0"}, // 4 of the last window's 5 count
+		{rule.GCRA, 12 * time.Second, "0"},                 // one every 12 s
+		{rule.TokenBucket, 12 * time.Second, "0"},
+		{rule.LeakyBucket, 12 * time.Second, "0"},
+	} {
+		t.Run(string(tt.algorithm), func(t *testing.T) {
+			t.Parallel()
+			g := newGate(t, proxyapi.Config{})
+			g.service("export", newEcho(t).URL, nil)
+			g.rate("five", rule.IP, 5, func(r *rule.Rule) {
+				if r.Algorithm = tt.algorithm; !tt.algorithm.Bucket() {
+					r.Burst = 0
+				}
+			})
+			send := func() (int, string, string) {
+				w := g.send("203.0.113.9", "GET", "/export/")
+				return w.Code, w.Header().Get("Retry-After"), w.Header().Get("X-RateLimit-Remaining")
+			}
+			for range 5 {
+				if code, _, _ := send(); code != 200 {
+					t.Fatalf("answered %d within the limit", code)
+				}
+			}
+			g.advance(tt.until - 1_400*time.Millisecond)
+			if code, retry, _ := send(); code != 429 || retry != "2" {
+				t.Errorf("1.4 s before: %d, Retry-After %q, want 429, 2", code, retry)
+			}
+			g.advance(1_350 * time.Millisecond) // 50 ms left
+			if code, retry, _ := send(); code != 429 || retry != "1" {
+				t.Errorf("50 ms before: %d, Retry-After %q, want 429, 1", code, retry)
+			}
+			g.advance(time.Second)
+			if code, retry, remaining := send(); code != 200 || retry != "" || remaining != tt.remaining {
+				t.Errorf("after the wait: %d, Retry-After %q, %s left; want 200 without, and %s", code, retry, remaining, tt.remaining)
+			}
+		})
 	}
 }
 

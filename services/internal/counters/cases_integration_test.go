@@ -345,3 +345,138 @@ func TestIntegrationFC15LoweredLimit(t *testing.T) {
 		}
 	})
 }
+
+// entries is how many charges the log of a counter holds on a server.
+func entries(t *testing.T, server *redistest.Server, c limit.Charge) int64 {
+	t.Helper()
+	n, err := server.Client().StrLen(t.Context(), counters.Key(c.Counter)).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return (n - 13) / 12
+}
+
+// TestIntegrationFC06RefusedAttempts guarantees that refused attempts leave
+// nothing behind: a log of 10 per 600 s, asked every 30 s, lets the first ten
+// pass, and ten again as soon as those have left, whoever of two is asked.
+func TestIntegrationFC06RefusedAttempts(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	stores := []*counters.Store{openStore(t, server.URL, generous), openStore(t, server.URL, generous)}
+	charge := rate(rule.SlidingWindowLog, "acme", 10, 600*time.Second, 1)
+	var allowed []int
+	for i := range 40 {
+		if a := at(t, stores[i%2], noon.Add(time.Duration(i)*30*time.Second), charge); a.Allowed {
+			allowed = append(allowed, 30*i)
+		}
+		if n := entries(t, server, charge); n > 10 {
+			t.Errorf("attempt %d: %d entries, want at most 10", i, n)
+		}
+	}
+	want := []int{
+		0, 30, 60, 90, 120, 150, 180, 210, 240, 270, 600, 630, 660, 690, 720, 750, 780, 810, 840, 870,
+	}
+	if !slices.Equal(allowed, want) {
+		t.Errorf("allowed at %v s, want %v", allowed, want)
+	}
+}
+
+// TestIntegrationFC07OneInstant guarantees that requests of one instant are
+// counted one by one, one after another and at once through two gateways; and
+// that a cost of 3 fills a log of 3.
+func TestIntegrationFC07OneInstant(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	stores := []*counters.Store{openStore(t, server.URL, generous), openStore(t, server.URL, generous)}
+	for _, k := range kinds {
+		one := func(who string) func(i int) (limit.Answer, error) {
+			return func(i int) (limit.Answer, error) {
+				answers, err := stores[i%2].At(t.Context(), noon, limit.Decision{Charges: []limit.Charge{k.charge(who, noon, 3, time.Minute, 1)}})
+				if err != nil {
+					return limit.Answer{}, err
+				}
+				return answers[0], nil
+			}
+		}
+		inOrder := 0
+		for i := range 10 {
+			if a, err := one("in order")(i); err != nil {
+				t.Fatal(err)
+			} else if a.Allowed {
+				inOrder++
+			}
+		}
+		if atOnce := crowd(t, 10, one("at once")); inOrder != 3 || atOnce != 3 {
+			t.Errorf("%s: %d of 10 in order and %d at once, want 3 of each", k.name, inOrder, atOnce)
+		}
+		for i, want := range []bool{true, false} {
+			if a := at(t, stores[i], noon, k.charge("whole", noon, 3, time.Minute, 3)); a.Allowed != want {
+				t.Errorf("%s: cost 3, the %d. time: %+v, want allowed %v", k.name, i+1, a, want)
+			}
+		}
+	}
+	for _, who := range []string{"in order", "at once"} {
+		if n := entries(t, server, rate(rule.SlidingWindowLog, who, 3, time.Minute, 1)); n != 3 {
+			t.Errorf("%s: %d entries, want 3", who, n)
+		}
+	}
+}
+
+// TestIntegrationFC09SteadyHits guarantees that a bucket that is in use goes on
+// leaking: 10 per 30 s, hit each second through two gateways by turns; and that a
+// day's pause stores no more than it holds.
+func TestIntegrationFC09SteadyHits(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL
+	stores := []*counters.Store{openStore(t, url, generous), openStore(t, url, generous)}
+	for _, a := range []rule.Algorithm{rule.LeakyBucket, rule.TokenBucket, rule.GCRA} {
+		charge := rate(a, "acme", 10, 30*time.Second, 1)
+		var remaining []int64
+		for i := range 11 {
+			remaining = append(remaining, at(t, stores[i%2], noon.Add(time.Duration(i)*time.Second), charge).Results[0].Remaining)
+		}
+		if want := []int64{9, 8, 7, 7, 6, 5, 5, 4, 3, 3, 2}; !slices.Equal(remaining, want) {
+			t.Errorf("%s: %v remain, want %v", a, remaining, want)
+		}
+		allowed := 0
+		for i := range 25 {
+			if at(t, stores[i%2], noon.Add(10*time.Second+24*time.Hour), charge).Allowed {
+				allowed++
+			}
+		}
+		if allowed != 10 {
+			t.Errorf("%s: %d of 25 allowed after a day, want 10", a, allowed)
+		}
+	}
+}
+
+// TestIntegrationFC11WhatFits guarantees that the whole capacity may be asked
+// for, after the wait that is stated, and that more than it is never told to
+// wait; and that a limit of 0 refuses everything.
+func TestIntegrationFC11WhatFits(t *testing.T) {
+	t.Parallel()
+	s := openStore(t, redistest.Start(t).URL, generous)
+	for _, a := range []rule.Algorithm{rule.GCRA, rule.TokenBucket, rule.LeakyBucket} {
+		ask := func(after time.Duration, cost int64) (limit.Answer, limit.Result) {
+			answer := at(t, s, noon.Add(after), rate(a, "acme", 10, 10*time.Second, cost))
+			return answer, answer.Results[0]
+		}
+		ask(0, 10)
+		if answer, r := ask(0, 10); answer.Allowed || r.RetryAfter != 10*time.Second {
+			t.Errorf("%s: cost 10: %+v, want a wait of 10 s", a, answer)
+		}
+		if answer, r := ask(0, 11); answer.Allowed || r.RetryAfter != limit.Never {
+			t.Errorf("%s: cost 11: %+v, want never", a, answer)
+		}
+		if answer, r := ask(10*time.Second, 10); !answer.Allowed || r.Remaining != 0 {
+			t.Errorf("%s: cost 10 after the wait: %+v, want allowed and 0 left", a, answer)
+		}
+	}
+	for _, k := range kinds {
+		for range 100 {
+			if a := at(t, s, noon, k.charge("nothing", noon, 0, 10*time.Second, 1)); a.Allowed {
+				t.Fatalf("%s: a limit of 0 allows %+v", k.name, a)
+			}
+		}
+	}
+}

@@ -91,9 +91,9 @@ func TestIntegrationLostReplyOfTheScriptItself(t *testing.T) {
 }
 
 // TestIntegrationFrozenStore guarantees that answers come within the budget
-// while Redis is frozen (FC-14, E2 kept): 99.9 of 100 by 60 ms and all by
-// 150 ms, on a machine that wakes its goroutines in time; that nothing hangs or
-// piles up, no decision is charged twice, and decisions resume by themselves.
+// while Redis is frozen (FC-14, E2 kept), with room for a machine that runs
+// other tests: loadtest frozen measures the 60 and 150 ms that are promised; that
+// nothing hangs or piles up, no decision is charged twice, and decisions resume by themselves.
 func TestIntegrationFrozenStore(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -165,7 +165,7 @@ func raise(most *atomic.Int64, d time.Duration) {
 }
 
 // TestIntegrationFC14SlowStore guarantees the case's numbers for a store that
-// takes 2 s to answer: every caller is answered within 150 ms, and normal
+// takes 2 s to answer: every caller is answered in time, and normal
 // decisions resume within 5 s of the delay's end.
 func TestIntegrationFC14SlowStore(t *testing.T) {
 	t.Parallel()
