@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"penstock.dev/services/internal/limit"
@@ -308,9 +307,4 @@ func (sh *shard) correctOnce(ctx context.Context, m *message, w *correcting, dea
 		}
 	}
 	return a, rest, err
-}
-
-// correctText assembles the correcting script from its files.
-func correctText() string {
-	return strings.Replace(source("correct"), algorithmsMark, source("algo_bucket"), 1)
 }

@@ -74,10 +74,10 @@ var correctingFaults = []struct{ name, old, new string }{
 	{"left of the first cost, not the settled", "(settled >= 0 and settled or charged) - total", "charged - total"},
 	{"a settled cost of 0 taken for none", "(settled >= 0 and settled or charged)", "(settled > 0 and settled or charged)"},
 	{"the cost of the call, not of the mark", "version, charged, settled, total, flags, sunits", "version, _, settled, total, flags, sunits"},
-	{"fixed costs given back at once", "whole = left == 0 and flags == 0", "whole = true"},
-	{"fixed costs given back twice", "whole = left == 0 and flags == 0", "whole = left == 0"},
-	{"fixed costs given back twice, by settling", "whole = asked == 0 and flags == 0", "whole = asked == 0"},
-	{"fixed costs kept at a settlement of 0", "whole = asked == 0 and flags == 0", "whole = false"},
+	{"fixed costs given back at once", "-units\n      whole = left == 0 and flags == 0", "-units\n      whole = true"},
+	{"fixed costs given back twice", "-units\n      whole = left == 0 and flags == 0", "-units\n      whole = left == 0"},
+	{"fixed costs given back twice, by settling", "asked - total)\n    whole = left == 0 and flags == 0", "asked - total)\n    whole = left == 0"},
+	{"fixed costs kept at a settlement that leaves nothing", "asked - total)\n    whole = left == 0 and flags == 0", "asked - total)\n    whole = asked == 0 and flags == 0"},
 	{"fixed costs move like others", "elseif fixed > 0 then", "elseif false then"},
 	{"fixed costs not remembered as given back", "if whole then flags = 1 end", ""},
 	{"a quota's refund past 2^53", "min(-move, EXACT - 1 - refunded)", "-move"},
@@ -93,7 +93,9 @@ var correctingFaults = []struct{ name, old, new string }{
 	{"a log charged for what counts no more", "add = now - made < b and", "add ="},
 	{"a log charged now, not then", "if left > 0 and when > made then", "if false then"},
 	{"a sliding counter charged in the window before", "if add > 0 then window = made - made % b end", "if add > 0 then window = from end"},
-	{"a bucket's share of a unit charged", "if move == 0 then value = nil end", ""},
+	{"a bucket charged past its room", "add = min(add, a - ceil(debt / credits))", "add = min(add, a)"},
+	{"a bucket charged now, not then", "credits, from = b, made - made % d", "credits, from = b, now - now % d"},
+	{"a bucket charged in credits of another limit", "debt + add * credits, add", "debt + add * b, add"},
 	{"floors forgotten", "consumed, refunded = max(consumed, d), max(refunded, e)\n        if move", "if move"},
 	{"a bucket gives more than it owes", "give = min(give, ceil(debt / credits))", ""},
 	{"a bucket's debt below nothing", "max(0, debt - give * credits)", "debt - give * credits"},
@@ -117,7 +119,6 @@ var correctingFaults = []struct{ name, old, new string }{
 	{"nothing remembered", "if kind ~= 'M' then\n    local header", "if false then\n    local header"},
 	{"the refund's id not remembered", "header .. refunds", "header"},
 	{"written in place where it is longer", "expiries[key] = renewal or expiries[key] or false", "expiries[key] = false"},
-	{"charged no more than fits", "reset, short = 0, move, true,", "reset, short = move, move, false,"},
 }
 
 // TestIntegrationPlantedFaultsOfCorrectingAreCaught guarantees that the test

@@ -11,7 +11,7 @@ import (
 //go:embed lua
 var lua embed.FS
 
-// algorithmsMark is the line of frame.lua and correct.lua that algorithms replace.
+// algorithmsMark is the line of frame.lua that the algorithms replace.
 const algorithmsMark = "-- ALGORITHMS --"
 
 // A script is a Lua program and the name that the server's cache has for it.
@@ -25,7 +25,7 @@ func newScript(text string) script {
 }
 
 func newScripts(decide string) scripts {
-	return scripts{decide: newScript(decide), adopt: newScript(source("adopt")), correct: newScript(correctText()), presence: newScript(source("presence"))}
+	return scripts{decide: newScript(decide), adopt: newScript(source("adopt")), correct: newScript(source("correct")), presence: newScript(source("presence"))}
 }
 
 // algorithms are the files algo_*.lua. The plan names them by their place here,

@@ -183,9 +183,24 @@ func (b Bucket) take(v Value, units, now int64) (Value, int64) {
 	return Value{Debt: full, Unit: b.Unit, At: tick * b.Tick}, counted
 }
 
-// add is take: a bucket does not remember when it was
-// charged.
-func (b Bucket) add(v Value, units, _, now int64) (Value, int64) { return b.take(v, units, now) }
+// add raises the debt as it was when it was last touched, or at the decision's
+// time where nothing is owed, as far as there was room. Nothing is paid back: the
+// rate by now may be another than the one that was charged by.
+func (b Bucket) add(v Value, units, at, _ int64) (Value, int64) {
+	if b.Capacity == 0 {
+		return v, 0
+	}
+	more := v
+	if v.Debt == 0 {
+		more = Value{Unit: b.Unit, At: at / b.Tick * b.Tick}
+	}
+	counted := min(units, b.Capacity-ceilDiv(more.Debt, more.Unit))
+	if counted <= 0 || float64(counted)*float64(more.Unit)+float64(more.Debt) >= float64(maxExact) {
+		return v, 0
+	}
+	more.Debt += counted * more.Unit
+	return more, counted
+}
 
 func (b Bucket) show(v Value, now int64, r *Result) {
 	if b.Capacity == 0 {

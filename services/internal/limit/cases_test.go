@@ -455,6 +455,86 @@ func TestCountersGiveBackWhatTheyCount(t *testing.T) {
 	}
 }
 
+// TestSettledUnderAnotherRate guarantees that a settlement charges what it says
+// and nothing else, also where the rate that was charged has been lowered or
+// raised since.
+func TestSettledUnderAnotherRate(t *testing.T) {
+	t.Parallel()
+	of := func(limited int64, cost int64) limit.Charge {
+		c := rate(rule.GCRA, limited, time.Hour, cost)
+		c.Burst = 100
+		return c
+	}
+	for _, tt := range []struct {
+		name              string
+		then, now         int64 // an hour
+		used              int64 // under the new rate
+		remaining, settle int64 // 3 s later, before and after 1 unit more is charged
+	}{
+		{"lowered", 36_000, 10, 97, 0, 0},
+		{"lowered, with room", 36_000, 10, 50, 47, 46},
+		{"raised", 10, 36_000, 57, 70, 69},
+		{"the same", 36_000, 36_000, 57, 70, 69},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			var made []limit.Correction
+			for i := range 3 {
+				s.ask(noon, of(tt.then, 1))
+				c := decided(of(tt.then, 1), noon)
+				c.DecisionID[1] = byte(i)
+				made = append(made, c)
+			}
+			s.ask(noon, of(tt.now, tt.used))
+			later := noon.Add(3 * time.Second)
+			left := func() int64 { return s.ask(later, of(tt.now, 0)).Results[0].Remaining }
+			if n := left(); n != tt.remaining {
+				t.Fatalf("%d remain, want %d", n, tt.remaining)
+			}
+			made[0].Settle = 2
+			if a := s.correct(later, made[0]); a.Units != 1 || left() != tt.settle {
+				t.Errorf("%+v and %d remain, want %d", a, left(), tt.settle)
+			}
+		})
+	}
+}
+
+// TestFixedCostsInAnyOrder guarantees that a rule of fixed cost gives back when
+// nothing is left, whether a refund or a settlement leaves it so.
+func TestFixedCostsInAnyOrder(t *testing.T) {
+	t.Parallel()
+	plain, fixed := quota("acme", 100, 10), quota("acme", 100, 3)
+	fixed.Counter.Meter = "fixed"
+	for settled, refunded := range map[int64]int64{0: 10, 3: 5, 5: 5} {
+		for order := range 2 {
+			s := newStore(t)
+			s.ask(noon, plain, fixed)
+			c := decided(plain, noon)
+			c.Items = append(c.Items, limit.Item{Charge: fixed, Fixed: true})
+			settle, refund := c, c
+			settle.Settle = settled
+			refund.Refund, refund.Units = "r", refunded
+			if order == 0 {
+				refund.Units = min(refunded, settled)
+				s.correct(noon, settle)
+				if settled > 0 {
+					s.correct(noon, refund)
+				}
+			} else {
+				s.correct(noon, refund)
+				s.correct(noon, settle)
+			}
+			for _, charge := range []limit.Charge{plain, fixed} {
+				charge.Cost = 0
+				if r := s.ask(noon, charge).Results[0]; r.Remaining != 100 {
+					t.Errorf("settled at %d and %d refunded, order %d: %s has %+v, want nothing charged", settled, refunded, order, charge.Counter.Meter, r)
+				}
+			}
+		}
+	}
+}
+
 // TestGivingBackLater guarantees what becomes of units that are given back when
 // time has passed, or when the store has forgotten that they were charged.
 func TestGivingBackLater(t *testing.T) {

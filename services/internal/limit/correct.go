@@ -90,7 +90,7 @@ func (c *Correction) Validate() error {
 // them in their period. Windows and logs give them back while the charge
 // counts, and count what a settlement adds at the decision's time; buckets move
 // back as far as they owe. Items of fixed cost move once and all at once: when a
-// refund leaves nothing, or at a settlement at 0.
+// refund or a settlement leaves nothing.
 //
 // A counter gives back no more than it counts: what it had no room for, when a
 // settlement added it, is what later refunds give back first.
@@ -197,7 +197,7 @@ func (m *mark) settle(now time.Time, cost int64) (a CorrectionAnswer, whole bool
 	units := max(cost-m.cost, -max(0, m.cost-m.refunded))
 	m.settled, m.to = &made{units: units, total: m.refunded}, cost
 	m.settled.left = m.left()
-	whole = cost == 0 && !m.fixed
+	whole = m.settled.left == 0 && !m.fixed
 	m.fixed = m.fixed || whole
 	return m.settled.answer(Corrected, now), whole
 }

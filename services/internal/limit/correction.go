@@ -24,8 +24,8 @@ type Correction struct {
 type Item struct {
 	Charge
 
-	// Fixed says that its rule fixes the cost: it gives back all at once, when
-	// nothing is left of the decision's cost, and settles only at 0.
+	// Fixed says that its rule fixes the cost: it gives back all at once, when a
+	// refund or a settlement leaves nothing of the decision's cost.
 	Fixed bool
 }
 

@@ -1,6 +1,5 @@
 -- correct.lua gives back what a decision charged, or charges the rest. It is
--- limit.Correct in Lua; the two must agree on every input. algo_bucket.lua is
--- put in the place marked below, and takes what buckets are charged.
+-- limit.Correct in Lua; the two must agree on every input.
 --
 -- KEYS[1]  the epoch: the run of the server whose counters these are, a colon,
 --          and when what it holds began (µs): what was decided before is not
@@ -39,7 +38,8 @@ local STALE, LOST, UNREADABLE = 'S', 'L', 'V'
 local BUCKET, QUOTA, FIXED, LOG, SLIDING, WALLET = 1, 2, 3, 4, 5, 6 -- places of algorithms
 local LONG = {[BUCKET] = 33, [FIXED] = 25, [SLIDING] = 33} -- bytes of their values
 local MOST = 1000000000 -- units that are counted of a window
-local LEAST, LONGEST = 10000000, 60000000 -- µs that a window's value is kept for longer
+local LEAST, LONGEST = 10000000, 60000000 -- µs that a rate's value is kept for longer
+local YEARS = 315576000000000 -- ten, in µs: no value lives longer untouched
 
 local now = tonumber(A[1])
 if not now then
@@ -90,7 +90,7 @@ elseif kind == 'S' then
   else
     units = max(asked - charged, -max(0, charged - total))
     settled, moving, left = asked, units, max(0, asked - total)
-    whole = asked == 0 and flags == 0
+    whole = left == 0 and flags == 0
     sunits, stotal, sleft = units, total, left
   end
 else
@@ -166,14 +166,9 @@ if effect == 'C' then
           value = pack('<Bddd', VERSION, consumed, refunded, expiry)
         end
       end
-    elseif move > 0 and algorithm == BUCKET then
-      local units, taken, soft, wait, delay, remaining, reset, short = 0, move, true, 0, 0, 0, 0, 0
-      -- ALGORITHMS --
-      move = move - short
-      if move == 0 then value = nil end
     elseif move ~= 0 then
       local give, version, long = max(0, -move), VERSION, raw and #raw or 0
-      local add = max(0, move) -- of windows and logs, to when it was decided
+      local add = max(0, move) -- to when it was decided
       move = 0
       if raw then version = raw:byte() end
       if version ~= VERSION or raw and (algorithm == LOG and (long < 13 or (long - 13) % 12 ~= 0) or algorithm ~= LOG and long ~= LONG[algorithm]) then
@@ -181,9 +176,20 @@ if effect == 'C' then
       elseif not raw and add == 0 then
         -- nothing is there to give back
       elseif algorithm == BUCKET then
-        local debt, credits, from, expiry
-        version, debt, credits, from, expiry = unstruct('<Bdddd', raw)
-        if debt > 0 then
+        -- Nothing is paid back: the rate by now may be another.
+        local debt, credits, from, expiry = 0, b, 0, 0
+        if raw then version, debt, credits, from, expiry = unstruct('<Bdddd', raw) end
+        if add > 0 and a > 0 then
+          local life = debt > 0 and (expiry - from) / debt or 0 -- µs that a credit lives
+          if debt == 0 then credits, from = b, made - made % d end
+          add = min(add, a - ceil(debt / credits))
+          if add > 0 and add * credits + debt < EXACT then
+            debt, move = debt + add * credits, add
+            local paid = life > 0 and from + ceil(life * debt) or from + ceil(debt / c) * d
+            expiry = max(expiry, min(paid, now + YEARS) + GRACE, now + GRACE + LONGEST)
+            value, renewal = pack('<Bdddd', VERSION, debt, credits, from, expiry), expiry
+          end
+        elseif debt > 0 then
           give = min(give, ceil(debt / credits))
           value, move = pack('<Bdddd', VERSION, max(0, debt - give * credits), credits, from, expiry), -give
         end
