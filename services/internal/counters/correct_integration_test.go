@@ -576,6 +576,29 @@ func TestIntegrationLostReplyOfACorrection(t *testing.T) {
 	}
 }
 
+// TestIntegrationSettlingDoesNotKeepCounters guarantees that a rate which is
+// settled again and again lives no longer than one that is not: as long as it
+// takes to be as new, and a little.
+func TestIntegrationSettlingDoesNotKeepCounters(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := openStore(t, server.URL, generous)
+	for _, a := range rates {
+		charge := rate(a, "acme", 1000, time.Second, 1)
+		for i := range 20 {
+			made := decide(t, s, charge)
+			c := charged(&made, 1, charge)
+			c.DecisionID[0] = byte(i)
+			correct(t, s, settle(c, 100))
+			correct(t, s, refund(c, "r", int64(i)))
+		}
+		ttl, err := server.Client().PTTL(t.Context(), counters.Key(charge.Counter)).Result()
+		if most := 2*time.Second + 90*time.Second; err != nil || ttl <= 0 || ttl > most {
+			t.Errorf("%s lives for %v, %v, want at most %v", a, ttl, err, most)
+		}
+	}
+}
+
 // TestIntegrationCorrectionsLiveForAWeek guarantees the expiry of what a
 // correction writes: what is remembered of it lives for 7 days from the last
 // one, and the counters as long as they are needed.

@@ -180,12 +180,11 @@ if effect == 'C' then
         local debt, credits, from, expiry = 0, b, 0, 0
         if raw then version, debt, credits, from, expiry = unstruct('<Bdddd', raw) end
         if add > 0 and a > 0 then
-          local life = debt > 0 and (expiry - from) / debt or 0 -- µs that a credit lives
           if debt == 0 then credits, from = b, made - made % d end
           add = min(add, a - ceil(debt / credits))
           if add > 0 and add * credits + debt < EXACT then
             debt, move = debt + add * credits, add
-            local paid = life > 0 and from + ceil(life * debt) or from + ceil(debt / c) * d
+            local paid = from + ceil(debt / credits * b / c) * d -- by the rate that was charged
             expiry = max(expiry, min(paid, now + YEARS) + GRACE, now + GRACE + LONGEST)
             value, renewal = pack('<Bdddd', VERSION, debt, credits, from, expiry), expiry
           end
