@@ -160,14 +160,14 @@ func play(t *testing.T, role, arg string) (*exec.Cmd, string) {
 // eventually polls until ok, for at most 10 s.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("not within 10 s: %s", what)
+			t.Fatalf("not within 30 s: %s", what)
 		case <-tick.C:
 		}
 	}

@@ -29,6 +29,9 @@ func TestIntegrationRedisClusterSurvivesAMaster(t *testing.T) {
 	if got := redisAnswers(t, c.Nodes[0], "SET "+key+" v"); got != "+OK\r\n" && got != "" {
 		t.Fatalf("SET answered %q", got)
 	}
+	eventually(t, "the replica has the data", func() bool {
+		return redisAnswers(t, c.Nodes[3], "DBSIZE") == ":1\r\n"
+	})
 	if err := c.Nodes[0].Kill(); err != nil {
 		t.Fatal(err)
 	}
