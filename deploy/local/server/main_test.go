@@ -157,7 +157,7 @@ func play(t *testing.T, role, arg string) (*exec.Cmd, string) {
 	return cmd, strings.TrimSpace(line)
 }
 
-// eventually polls until ok, for at most 10 s.
+// eventually polls until ok, for at most 30 s.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
