@@ -221,9 +221,25 @@ func silentStore(t *testing.T) *counters.Store {
 	return store
 }
 
-// frozenWithin bounds an answer while the store hangs, on a machine that runs
-// other tests beside: loadtest frozen measures the 150 ms that are promised.
-const frozenWithin = 500 * time.Millisecond
+// inTime guarantees the 150 ms of FC-14 of nine answers in ten, beside the
+// machine's own slack, and bounds the last, which waits for whatever else runs
+// here: loadtest frozen measures the 150 ms that are promised of all.
+func inTime(t *testing.T, took []time.Duration, machine time.Duration) {
+	t.Helper()
+	sorted := slices.Sorted(slices.Values(took))
+	for _, bound := range []struct {
+		of   string
+		took time.Duration
+		most time.Duration
+	}{
+		{"nine in ten", sorted[len(sorted)*9/10], 150 * time.Millisecond},
+		{"all", sorted[len(sorted)-1], 500 * time.Millisecond},
+	} {
+		if bound.took > bound.most+machine {
+			t.Errorf("%s were answered after %v (the machine's own slack %v), want within %v", bound.of, bound.took, machine, bound.most)
+		}
+	}
+}
 
 // slack measures, until it is told to stop, how late this machine wakes who
 // asked to be woken: what a bound on a time must allow it.
@@ -280,9 +296,7 @@ func TestFC14(t *testing.T) { // alone: it is about time
 	}
 	all.Wait()
 	machine := 4 * stop()
-	if worst := slices.Max(took); worst > frozenWithin+machine {
-		t.Errorf("the last answer came after %v (the machine's own slack %v), want within %v", worst, machine, frozenWithin)
-	}
+	inTime(t, took, machine)
 	for i, body := range bodies {
 		want := `"outcome":"ALLOW","status":200,"degraded":true`
 		if i%2 == 1 {

@@ -139,7 +139,7 @@ func randomRule(rng *rand.Rand, id string) *rule.Rule {
 		r.Period = &period.Spec{Unit: period.Month, Count: 1, Alignment: period.Calendar}
 	}
 	for range rng.IntN(3) {
-		networks := []string{"203.0.113.0/24", "203.0.113.9/32", "203.0.113.77/24", "0.0.0.0/0", "2001:db8::/32", "2001:db8:1:2::/64", "::/0"}
+		networks := []string{"203.0.113.0/24", "203.0.113.9/32", "203.0.113.77/24", netip.PrefixFrom(netip.IPv4Unspecified(), 0).String(), "2001:db8::/32", "2001:db8:1:2::/64", "::/0"}
 		r.Match.Networks = append(r.Match.Networks, netip.MustParsePrefix(networks[rng.IntN(len(networks))]))
 	}
 	if rng.IntN(4) == 0 {

@@ -382,7 +382,7 @@ func FuzzReceipt(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		body, err := json.Marshal(map[string]string{"receipt": text})
 		if err != nil || text == d.Receipt {
-			t.Skip("outside the domain")
+			return // it is ours, or no text
 		}
 		face.t = t
 		if e := face.post("/v1/decisions/"+d.DecisionID+"/refund", string(body)); e.status == 200 || e.status >= 500 {

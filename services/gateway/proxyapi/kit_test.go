@@ -72,6 +72,28 @@ func (g *gate) left() int64 {
 	return d.Limits[0].Remaining
 }
 
+// abandon asks with a key, and goes away once the upstream was called.
+func abandon(t testing.TB, url string, called chan struct{}) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-API-Key", "s3cret")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if res, err := http.DefaultClient.Do(req); err == nil {
+			_ = res.Body.Close()
+		}
+	}()
+	receive(t, called)
+	cancel()
+	<-done
+}
+
 // eventually polls until a condition holds, or fails the test.
 func eventually(t testing.TB, holds func() bool, what string) {
 	t.Helper()

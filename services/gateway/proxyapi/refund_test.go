@@ -1,7 +1,6 @@
 package proxyapi_test
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -179,22 +178,7 @@ func TestNoRefundForGoneClients(t *testing.T) {
 		called <- struct{}{}
 		<-r.Context().Done()
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/up/both/wait", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("X-API-Key", "s3cret")
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if res, err := http.DefaultClient.Do(req); err == nil {
-			_ = res.Body.Close()
-		}
-	}()
-	receive(t, called)
-	cancel()
-	<-done
+	abandon(t, url+"/up/both/wait", called)
 	if u := receive(t, g.told); u.Status != proxyapi.Gone {
 		t.Errorf("told %+v", u)
 	}

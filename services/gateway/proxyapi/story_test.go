@@ -1,7 +1,6 @@
 package proxyapi_test
 
 import (
-	"context"
 	"crypto/sha256"
 	"io"
 	"net"
@@ -127,22 +126,7 @@ func TestUsageOfGoneClients(t *testing.T) {
 	g.service("up", up.URL, nil)
 	g.key("k1", "s3cret", "acme", "", "")
 	g.monthly("acme-month", 7)
-	ctx, cancel := context.WithCancel(t.Context())
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.serve()+"/up/", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("X-API-Key", "s3cret")
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if res, err := http.DefaultClient.Do(req); err == nil {
-			_ = res.Body.Close()
-		}
-	}()
-	receive(t, called)
-	cancel()
-	<-done
+	abandon(t, g.serve()+"/up/", called)
 	u := receive(t, g.told)
 	if c := u.AppendCounters(nil); u.Status != proxyapi.Gone || u.Verdict != decide.VerdictAllow || len(c) != 1 || c[0].Units != 1 || !u.Upstream.Reached || u.Upstream.Status != 0 {
 		t.Errorf("told as %+v", u)

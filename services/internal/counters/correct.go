@@ -1,7 +1,6 @@
 package counters
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -203,16 +202,11 @@ func (s *Store) owned(c *limit.Correction) (slot int, at []int) {
 		slot = slotOf(string(tag[1 : len(tag)-1]))
 	}
 	for i := range c.Items {
-		if s.cluster == nil || slotOfItem(&c.Items[i]) == slot {
+		if s.cluster == nil || slotOf(counterTag(c.Items[i].Counter)) == slot {
 			at = append(at, i)
 		}
 	}
 	return slot, at
-}
-
-func slotOfItem(item *limit.Item) int {
-	tag := appendTag(nil, item.Counter.Canonical())
-	return slotOf(string(tag[1:bytes.IndexByte(tag, '}')]))
 }
 
 // follow moves the items of a correction that lie outside its owner's slot, and
@@ -227,7 +221,7 @@ func (s *Store) follow(ctx context.Context, c *limit.Correction, a limit.Correct
 	bySlot := map[int][]int{}
 	for i := range c.Items {
 		if !slices.Contains(at, i) {
-			slot := slotOfItem(&c.Items[i])
+			slot := slotOf(counterTag(c.Items[i].Counter))
 			bySlot[slot] = append(bySlot[slot], i)
 		}
 	}
@@ -281,14 +275,8 @@ func (sh *shard) correct(ctx context.Context, now string, w *correcting, deadlin
 }
 
 func (sh *shard) correctOnce(ctx context.Context, m *message, w *correcting, deadline time.Time) (limit.CorrectionAnswer, elsewhere, error) {
-	s, n := sh.store, sh.node
-	if s.cluster != nil {
-		n = s.cluster.slots[sh.slot].Load()
-	}
-	if n != nil && !n.allow() {
-		if s.cluster != nil {
-			s.cluster.suspect(ctx)
-		}
+	s := sh.store
+	if !sh.allow(ctx) {
 		return limit.CorrectionAnswer{}, elsewhere{}, errOpen
 	}
 	if err := sh.send(ctx, m, deadline); err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 
 	"penstock.dev/services/internal/counters"
 	"penstock.dev/services/internal/limit"
@@ -52,6 +53,16 @@ func at(t testing.TB, s *counters.Store, now time.Time, charges ...limit.Charge)
 		t.Fatal(err)
 	}
 	return answers[0]
+}
+
+// lifeOf is how long a key lives from now, -1 for ever, -2 where there is none.
+func lifeOf(t testing.TB, client *redis.Client, key string) time.Duration {
+	t.Helper()
+	ttl, err := client.PTTL(t.Context(), key).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ttl
 }
 
 // eventually polls until ok, for at most a while.

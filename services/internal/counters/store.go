@@ -210,13 +210,23 @@ func (sh *shard) at() *node {
 	return sh.store.cluster.slots[sh.slot].Load()
 }
 
+// allow reports whether the breaker of the shard's node lets a call through. One
+// that does not makes a cluster look for its nodes anew.
+func (sh *shard) allow(ctx context.Context) bool {
+	n := sh.at()
+	if n == nil || n.allow() {
+		return true
+	}
+	if sh.store.cluster != nil {
+		sh.store.cluster.suspect(ctx)
+	}
+	return false
+}
+
 // ask gets me decided, unless the breaker or the crowd spares it.
 func (sh *shard) ask(ctx context.Context, me *asker) ([]answered, error) {
 	s := sh.store
-	if n := sh.at(); n != nil && !n.allow() {
-		if s.cluster != nil {
-			s.cluster.suspect(ctx)
-		}
+	if !sh.allow(ctx) {
 		s.metrics.spare(sparedBreaker, len(me.parts))
 		return nil, errOpen
 	}

@@ -108,6 +108,9 @@ func TestIntegrationFrozenStore(t *testing.T) {
 	server.Freeze()
 	took, degraded := besiege(t, s, quota("acme", span, 1000, 1), 2000, 10)
 	slack := 4 * pulse.worst()
+	if p := took[len(took)*9/10]; p > 60*time.Millisecond+slack {
+		t.Errorf("nine in ten are answered by %v, want 60ms and at most %v of the machine's own", p, slack)
+	}
 	if p := took[len(took)*999/1000]; p > 150*time.Millisecond+slack {
 		t.Errorf("99.9%% are answered by %v, want 150ms and at most %v of the machine's own", p, slack)
 	}
@@ -154,16 +157,6 @@ func besiege(t testing.TB, s *counters.Store, q limit.Charge, n, waves int) (too
 	return took, failed.Load()
 }
 
-// raise sets most to d if that is more.
-func raise(most *atomic.Int64, d time.Duration) {
-	for {
-		old := most.Load()
-		if int64(d) <= old || most.CompareAndSwap(old, int64(d)) {
-			return
-		}
-	}
-}
-
 // TestIntegrationFC14SlowStore guarantees the case's numbers for a store that
 // takes 2 s to answer: every caller is answered in time, and normal
 // decisions resume within 5 s of the delay's end.
@@ -179,20 +172,23 @@ func TestIntegrationFC14SlowStore(t *testing.T) {
 
 	pulse := newPulse()
 	var wg sync.WaitGroup
-	var failed, longest atomic.Int64
-	for i := range 400 {
+	var failed atomic.Int64
+	took := make([]time.Duration, 400)
+	for i := range took {
 		wg.Go(func() {
 			began := time.Now()
 			if _, err := s.Decide(t.Context(), limit.Decision{Charges: []limit.Charge{quota([]string{"open", "closed"}[i%2], span, 1000, 1)}}); errors.Is(err, counters.ErrUnavailable) {
 				failed.Add(1)
 			}
-			raise(&longest, time.Since(began))
+			took[i] = time.Since(began)
 		})
 	}
 	wg.Wait()
-	worst, slack := time.Duration(longest.Load()), 4*pulse.worst()
-	if failed.Load() != 400 || worst > 500*time.Millisecond+slack {
-		t.Errorf("%d of 400 not decided, the last after %v (machine's own slack %v), want all within 500ms", failed.Load(), worst, slack)
+	slices.Sort(took)
+	most, worst, slack := took[len(took)*9/10], took[len(took)-1], 4*pulse.worst()
+	if failed.Load() != 400 || most > 150*time.Millisecond+slack || worst > 500*time.Millisecond+slack {
+		t.Errorf("%d of 400 not decided, nine in ten after %v and the last after %v (machine's own slack %v), want them within 150 and 500 ms",
+			failed.Load(), most, worst, slack)
 	}
 	p.set(func() { p.delay = 0 })
 	eventually(t, 5*time.Second, "decisions resume", func() bool {
@@ -297,13 +293,7 @@ func TestIntegrationValuesLiveAsLongAsTheyAreNeeded(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	s, client := openStore(t, server.URL, generous), server.Client()
-	lives := func(key string) time.Duration {
-		ttl, err := client.PTTL(t.Context(), key).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return ttl
-	}
+	lives := func(key string) time.Duration { return lifeOf(t, client, key) }
 	within := func(what string, got, least, most time.Duration) {
 		t.Helper()
 		if got < least-5*time.Second || got > most {

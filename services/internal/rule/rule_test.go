@@ -71,7 +71,7 @@ func TestMatches(t *testing.T) {
 		{"a selector on what the request lacks", func(r *rule.Rule) { r.Match.User = "u1" }, func(q *rule.Request) { q.User = "" }, false},
 		{"one of the networks", func(r *rule.Rule) { r.Match.Networks = nets("198.51.100.0/24", "203.0.113.0/24") }, nil, true},
 		{"none of the networks", func(r *rule.Rule) { r.Match.Networks = nets("198.51.100.0/24") }, nil, false},
-		{"a network and no address", func(r *rule.Rule) { r.Match.Networks = nets("0.0.0.0/0") }, func(q *rule.Request) { q.Address = netip.Addr{} }, false},
+		{"a network and no address", func(r *rule.Rule) { r.Match.Networks = everywhere() }, func(q *rule.Request) { q.Address = netip.Addr{} }, false},
 		{"a subject the request lacks", func(r *rule.Rule) { r.Subject = rule.Tenant | rule.User }, func(q *rule.Request) { q.User = "" }, false},
 		{"an address as the subject, and none", func(r *rule.Rule) { r.Subject = rule.IP }, func(q *rule.Request) { q.Address = netip.Addr{} }, false},
 		{"no subject at all", func(r *rule.Rule) { r.Subject = 0 }, func(q *rule.Request) { *q = rule.Request{} }, true},
@@ -88,6 +88,11 @@ func TestMatches(t *testing.T) {
 			}
 		})
 	}
+}
+
+// everywhere are the networks of all addresses.
+func everywhere() []netip.Prefix {
+	return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 }
 
 func nets(texts ...string) []netip.Prefix {

@@ -325,9 +325,11 @@ func TestExpiresInTime(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- d.Expire(ctx, func(n int) { overdue = n }) }()
 		pass := func(of time.Duration) {
+			second := time.NewTicker(time.Second)
+			defer second.Stop()
 			for range of / time.Second {
 				d.books.Advance(time.Second)
-				time.Sleep(time.Second)
+				<-second.C
 			}
 			synctest.Wait()
 		}
