@@ -25,7 +25,7 @@
 -- units moved, consumed, refunded.
 local call = redis.call
 local pack, unstruct = struct.pack, struct.unpack
-local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
+local ceil, max, min = math.ceil, math.max, math.min
 local K, A = KEYS, ARGV
 
 local VERSION = 1 -- first byte of every value
@@ -34,7 +34,7 @@ local GRACE = 10000000 -- µs that a value outlives its use: a promoted replica'
 local REMEMBER = '604800000' -- ms that corrections are known
 local MOST_REFUNDS = 100
 local OUTLIVES = 691200000000 -- µs that a quota outlives its period: 8 days
-local STALE, LOST, UNREADABLE = 'S', 'L', 'V'
+local LOST, UNREADABLE = 'L', 'V'
 local BUCKET, QUOTA, FIXED, LOG, SLIDING, WALLET = 1, 2, 3, 4, 5, 6 -- places of algorithms
 local LONG = {[BUCKET] = 33, [FIXED] = 25, [SLIDING] = 33} -- bytes of their values
 local MOST = 1000000000 -- units that are counted of a window
