@@ -146,7 +146,7 @@ func Compile(text string) (rule.Condition, error) {
 	if err != nil {
 		return nil, fmt.Errorf("environment of conditions: %w", err)
 	}
-	tree, issues := env.Compile(text)
+	tree, issues := check(env, text)
 	if issues.Err() != nil {
 		return nil, fmt.Errorf("%w: %s", ErrInvalid, first(issues))
 	}
@@ -169,6 +169,16 @@ func Compile(text string) (rule.Condition, error) {
 		return nil, fmt.Errorf("%w: %s", ErrInvalid, oneLine(err.Error()))
 	}
 	return c, nil
+}
+
+// checking lets one text be checked at a time: cel-go's checker fills in a part
+// of its environment when it meets the first mistake, while others read it.
+var checking sync.Mutex
+
+func check(env *cel.Env, text string) (*cel.Ast, *cel.Issues) {
+	checking.Lock()
+	defer checking.Unlock()
+	return env.Compile(text)
 }
 
 // Text is the expression as it was written.
