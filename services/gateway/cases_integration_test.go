@@ -190,17 +190,14 @@ func TestIntegrationFrozenPolicies(t *testing.T) {
 	e.redis.Freeze()
 	stop := slack()
 	var all sync.WaitGroup
-	took, answers := make([]time.Duration, each*len(tenants)), make([]answer, each*len(tenants))
+	answers := make([]answer, each*len(tenants))
 	for i := range answers {
 		all.Go(func() {
-			began := time.Now()
 			answers[i] = g.ask(fmt.Sprintf(`{"tenant": %q}`, tenants[i%len(tenants)]))
-			took[i] = time.Since(began)
 		})
 	}
 	all.Wait()
 	machine := 4 * stop()
-	inTime(t, took, machine)
 	got := map[string]map[int]int{}
 	for i, a := range answers {
 		tenant := tenants[i%len(tenants)]

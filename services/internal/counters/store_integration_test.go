@@ -5,6 +5,7 @@ package counters_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -100,35 +101,58 @@ func TestIntegrationFrozenStore(t *testing.T) {
 	s := openStore(t, server.URL, budget)
 	direct := openStore(t, server.URL, generous)
 	span := month(time.Now())
-	decide(t, direct, quota("acme", span, 1000, 0)) // adopts it
+	decide(t, direct, quota("acme", span, 1_000_000, 0)) // adopts it
 	eventually(t, 5*time.Second, "ready", func() bool { return s.Ready(t.Context()) == nil })
 	before := runtime.NumGoroutine()
 
-	pulse := newPulse()
-	server.Freeze()
-	took, degraded := besiege(t, s, quota("acme", span, 1000, 1), 2000, 10)
-	slack := 4 * pulse.worst()
-	if p := took[len(took)*9/10]; p > 60*time.Millisecond+slack {
-		t.Errorf("nine in ten are answered by %v, want 60ms and at most %v of the machine's own", p, slack)
-	}
-	if p := took[len(took)*999/1000]; p > 150*time.Millisecond+slack {
-		t.Errorf("99.9%% are answered by %v, want 150ms and at most %v of the machine's own", p, slack)
-	}
-	if longest := took[len(took)-1]; longest > 500*time.Millisecond+slack {
-		t.Errorf("the longest answer took %v, want 500ms and at most %v of the machine's own", longest, slack)
-	}
-	if len(took) != 2000 || degraded != 2000 {
-		t.Errorf("%d asked, %d not decided, want 2000 of each", len(took), degraded)
-	}
-	server.Thaw()
-	eventually(t, 5*time.Second, "decisions resume", func() bool {
-		_, err := s.Decide(t.Context(), limit.Decision{Charges: []limit.Charge{quota("acme", span, 1000, 0)}})
-		return err == nil
+	asked := 0
+	soon(t, []share{{900, 60 * time.Millisecond}, {999, 150 * time.Millisecond}, {1000, 500 * time.Millisecond}}, func() []time.Duration {
+		server.Freeze()
+		took, degraded := besiege(t, s, quota("acme", span, 1_000_000, 1), 2000, 10)
+		if asked += len(took); len(took) != 2000 || degraded != 2000 {
+			t.Errorf("%d asked, %d not decided, want 2000 of each", len(took), degraded)
+		}
+		server.Thaw()
+		eventually(t, 5*time.Second, "decisions resume", func() bool {
+			_, err := s.Decide(t.Context(), limit.Decision{Charges: []limit.Charge{quota("acme", span, 1_000_000, 0)}})
+			return err == nil
+		})
+		return took
 	})
 	eventually(t, 5*time.Second, "goroutines are gone", func() bool { return runtime.NumGoroutine() <= before+50 })
-	if used := decide(t, direct, quota("acme", span, 1000, 0)).Results[0].Consumed; used > 2000 {
-		t.Errorf("used %d by 2000 decisions", used)
+	if used := decide(t, direct, quota("acme", span, 1_000_000, 0)).Results[0].Consumed; used > int64(asked) {
+		t.Errorf("used %d by %d decisions", used, asked)
 	}
+}
+
+// A share of the answers, in thousandths, came within a time.
+type share struct {
+	of     int
+	within time.Duration
+}
+
+// soon guarantees the shares beside the machine's own slack, in one of five
+// rounds of questions: a store that waits does so in each, a machine that runs
+// other tests is late in some.
+func soon(t *testing.T, shares []share, round func() []time.Duration) {
+	t.Helper()
+	var late []string
+	for range 5 {
+		pulse := newPulse()
+		took := round()
+		slack := 4 * pulse.worst()
+		slices.Sort(took)
+		held := true
+		for _, s := range shares {
+			by := took[min(len(took)*s.of/1000, len(took)-1)]
+			held = held && by <= s.within+slack
+			late = append(late, fmt.Sprintf("%d in 1000 by %v, want %v and at most %v of the machine's own", s.of, by, s.within, slack))
+		}
+		if held {
+			return
+		}
+	}
+	t.Error(strings.Join(late, "\n"))
 }
 
 // besiege asks n times, some at once, and returns how long each took, sorted,
@@ -168,32 +192,30 @@ func TestIntegrationFC14SlowStore(t *testing.T) {
 	span := month(time.Now())
 	eventually(t, 5*time.Second, "ready", func() bool { return s.Ready(t.Context()) == nil })
 	before := runtime.NumGoroutine()
-	p.set(func() { p.delay = 2 * time.Second })
-
-	pulse := newPulse()
-	var wg sync.WaitGroup
-	var failed atomic.Int64
-	took := make([]time.Duration, 400)
-	for i := range took {
-		wg.Go(func() {
-			began := time.Now()
-			if _, err := s.Decide(t.Context(), limit.Decision{Charges: []limit.Charge{quota([]string{"open", "closed"}[i%2], span, 1000, 1)}}); errors.Is(err, counters.ErrUnavailable) {
-				failed.Add(1)
-			}
-			took[i] = time.Since(began)
+	soon(t, []share{{900, 150 * time.Millisecond}, {1000, 500 * time.Millisecond}}, func() []time.Duration {
+		p.set(func() { p.delay = 2 * time.Second })
+		var wg sync.WaitGroup
+		var failed atomic.Int64
+		took := make([]time.Duration, 400)
+		for i := range took {
+			wg.Go(func() {
+				began := time.Now()
+				if _, err := s.Decide(t.Context(), limit.Decision{Charges: []limit.Charge{quota([]string{"open", "closed"}[i%2], span, 1_000_000, 1)}}); errors.Is(err, counters.ErrUnavailable) {
+					failed.Add(1)
+				}
+				took[i] = time.Since(began)
+			})
+		}
+		wg.Wait()
+		if failed.Load() != 400 {
+			t.Errorf("%d of 400 not decided", failed.Load())
+		}
+		p.set(func() { p.delay = 0 })
+		eventually(t, 5*time.Second, "decisions resume", func() bool {
+			_, err := s.Decide(t.Context(), limit.Decision{Charges: []limit.Charge{quota("open", span, 1_000_000, 0)}})
+			return err == nil
 		})
-	}
-	wg.Wait()
-	slices.Sort(took)
-	most, worst, slack := took[len(took)*9/10], took[len(took)-1], 4*pulse.worst()
-	if failed.Load() != 400 || most > 150*time.Millisecond+slack || worst > 500*time.Millisecond+slack {
-		t.Errorf("%d of 400 not decided, nine in ten after %v and the last after %v (machine's own slack %v), want them within 150 and 500 ms",
-			failed.Load(), most, worst, slack)
-	}
-	p.set(func() { p.delay = 0 })
-	eventually(t, 5*time.Second, "decisions resume", func() bool {
-		_, err := s.Decide(t.Context(), limit.Decision{Charges: []limit.Charge{quota("open", span, 1000, 0)}})
-		return err == nil
+		return took
 	})
 	eventually(t, 5*time.Second, "goroutines are gone", func() bool { return runtime.NumGoroutine() <= before+50 })
 }
