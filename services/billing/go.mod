@@ -1,0 +1,14 @@
+module penstock.dev/services/billing
+
+go 1.26.0
+
+require (
+	penstock.dev/schemas v0.0.0
+	penstock.dev/services/internal v0.0.0
+)
+
+replace (
+	penstock.dev/deploy/local => ../../deploy/local
+	penstock.dev/schemas => ../../schemas
+	penstock.dev/services/internal => ../internal
+)
