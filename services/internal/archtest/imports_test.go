@@ -23,6 +23,11 @@ type rule struct {
 var (
 	// domains are the packages that hold what each service knows.
 	domains = []string{
+		"services/billing/access",
+		"services/billing/account",
+		"services/billing/invoice",
+		"services/billing/metering",
+		"services/billing/rating",
 		"services/gateway/canon",
 		"services/gateway/decide",
 		"services/gateway/receipt",
@@ -35,6 +40,7 @@ var (
 	words = []string{
 		"services/internal/endpoint",
 		"services/internal/limit",
+		"services/internal/money",
 		"services/internal/period",
 		"services/internal/rule",
 	}
@@ -128,7 +134,7 @@ var rules = []rule{
 		"deploy/local", "deploy/acceptance", "loadtest"),
 	only("Postgres belongs to the services that own tables; the decision path must not wait on it",
 		"github.com/jackc", "services/internal/postgres", "services/internal/pgtest",
-		"services/rule-admin/postgres", "services/outbox-relay/postgres", "deploy/acceptance", "loadtest"),
+		"services/rule-admin/postgres", "services/outbox-relay/postgres", "services/billing/postgres", "deploy/acceptance", "loadtest"),
 	only("migrations are run by whoever owns the pool",
 		"github.com/pressly/goose", "services/internal/postgres"),
 	only("limit state has one owner: its keys and its scripts change together",
@@ -139,7 +145,7 @@ var rules = []rule{
 	only("conditions are compiled in one place, which bounds what they may do (docs/adr/0054)",
 		"cel.dev/cel-go", "services/internal/condition"),
 	only("go-kit dresses transports and stops there (docs/adr/0023)",
-		"github.com/go-kit", "services/rule-admin/httpapi"),
+		"github.com/go-kit", "services/rule-admin/httpapi", "services/billing/httpapi"),
 }
 
 // TestImports guarantees that every import in the workspace obeys the house
