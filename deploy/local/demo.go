@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock.dev/deploy/local/estate"
+	"penstock.dev/deploy/local/proof"
 	"penstock.dev/deploy/local/server"
 )
 
@@ -19,7 +20,8 @@ var errProof = errors.New("a proof failed")
 const stopWithin = time.Minute
 
 // demo starts an estate of its own, runs the proofs on it, and stays until ctx
-// ends (with CI=1 until the proofs are done). It leaves nothing behind.
+// ends (with CI=1 until the proofs are done). It leaves the proofs' page behind
+// and nothing else.
 func demo(ctx context.Context, cfg config, s *screen) (err error) {
 	dir, err := runDir()
 	if err != nil {
@@ -47,7 +49,7 @@ func demo(ctx context.Context, cfg config, s *screen) (err error) {
 		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWithin)
 		defer cancel()
 		err = errors.Join(err, e.Down(stopping))
-		s.progress("stopped; nothing is left behind")
+		s.progress("stopped; nothing is left behind but " + pageFile)
 	}()
 	s.progress("ready")
 	return guide(ctx, cfg, s, e)
@@ -62,7 +64,7 @@ func guide(ctx context.Context, cfg config, s *screen, e *estate.Estate) error {
 			cancel(err)
 		}
 	}()
-	failed, err := prove(watched, s, e)
+	page, err := prove(watched, s, e)
 	if err != nil {
 		if errors.Is(context.Cause(watched), estate.ErrDied) {
 			err = context.Cause(watched)
@@ -73,11 +75,12 @@ func guide(ctx context.Context, cfg config, s *screen, e *estate.Estate) error {
 		return err
 	}
 	s.heading("Summary")
-	if failed > 0 {
-		s.print("  %s", s.paint(red, fmt.Sprintf("%d proofs failed", failed)))
-	} else {
-		s.print("  %s", s.paint(green, "every proof held"))
+	summary := s.paint(green, "every proof held")
+	if failed := page.Failed(); failed > 0 {
+		summary = s.paint(red, fmt.Sprintf("%d of %d proofs failed", failed, len(page.Results)))
 	}
+	s.print("  %s, in %s", summary, page.Took())
+	s.print("  The proofs as a page: %s", pageFile)
 	showAddresses(s, e)
 	if !cfg.unguarded {
 		showTries(s, e, ".run/"+demoDir, true)
@@ -87,10 +90,40 @@ func guide(ctx context.Context, cfg config, s *screen, e *estate.Estate) error {
 			return err
 		}
 	}
-	if failed > 0 {
+	if page.Failed() > 0 {
 		return errProof
 	}
 	return nil
+}
+
+// pageFile is where the page of the last demo's proofs is kept, in the clone.
+const pageFile = ".run/proof.html"
+
+// prove runs the proofs, shows each, and writes them to the page as they come.
+// The error is of what kept further ones from running.
+func prove(ctx context.Context, s *screen, e *estate.Estate) (proof.Page, error) {
+	page := proof.Page{Began: time.Now(), Place: ".run/" + demoDir}
+	path := filepath.Join(filepath.Dir(e.Dir), filepath.Base(pageFile))
+	var written error
+	keep := func() { written = page.Write(path) }
+	err := proof.Run(ctx, e, s.begun, proof.Guide{
+		Begins: func(number int, title string) { s.heading(fmt.Sprintf("Proof %d: %s", number, title)) },
+		Ended: func(r proof.Result) {
+			s.result(r)
+			page.Results = append(page.Results, r)
+			keep()
+		},
+		Left: func(title, needs string) {
+			page.Left = append(page.Left, [2]string{title, needs})
+			s.heading("Not run: " + title)
+			s.print("  it needs %s", needs)
+		},
+	})
+	if err != nil {
+		page.Stopped = err.Error()
+	}
+	keep()
+	return page, errors.Join(err, written)
 }
 
 // claim makes the demo's directory its own, with what a demo that was killed
@@ -110,7 +143,7 @@ func claim(ctx context.Context, dir string) (release func() error, err error) {
 	return func() error {
 		defer unlock()
 		err := errors.Join(os.RemoveAll(dir), os.Remove(lock))
-		_ = os.Remove(filepath.Dir(dir)) // fails when make up has its data there
+		_ = os.Remove(filepath.Dir(dir)) // fails when anything is there, of make up or the page
 		return err
 	}, nil
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"penstock.dev/deploy/local/proof"
 )
 
 // width is how many columns the output keeps to.
@@ -105,5 +107,17 @@ func (s *screen) labelled(label, text string) {
 			label = ""
 		}
 		s.print("  %s%s", s.paint(dim, fmt.Sprintf("%-*s", indent-2, label)), line)
+	}
+}
+
+// result shows what a proof has found.
+func (s *screen) result(r proof.Result) {
+	s.labelled("done", r.Done)
+	s.labelled("expected", r.Expected)
+	s.labelled("measured", r.What())
+	if r.Held {
+		s.print("  %s", s.paint(green, "held"))
+	} else {
+		s.print("  %s", s.paint(red, "FAILED"))
 	}
 }

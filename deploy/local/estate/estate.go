@@ -49,6 +49,7 @@ type Estate struct {
 
 	mu        sync.Mutex
 	processes map[string]*server.Process
+	away      map[string]chan struct{} // those that Without has stopped, until the channel is closed
 }
 
 // Process returns the process of that name to kill, restart or watch; nil when
@@ -91,9 +92,64 @@ func (e *Estate) Down(ctx context.Context) error {
 // ErrDied reports a process of the estate that ended by itself.
 var ErrDied = errors.New("has died")
 
+// Without stops a process, calls during, and starts the process again whatever
+// came of that: same directory, same port. It returns when the process is ready.
+// Watch does not take it for a death. One process can be away at a time only once.
+func (e *Estate) Without(ctx context.Context, name string, during func() error) error {
+	p := e.Process(name)
+	if p == nil {
+		return fmt.Errorf("this estate has no %s", name)
+	}
+	back := make(chan struct{})
+	e.mu.Lock()
+	if e.away == nil {
+		e.away = map[string]chan struct{}{}
+	}
+	if e.away[name] != nil {
+		e.mu.Unlock()
+		return fmt.Errorf("%s is away already", name)
+	}
+	e.away[name] = back
+	e.mu.Unlock()
+	defer func() {
+		e.mu.Lock()
+		delete(e.away, name)
+		e.mu.Unlock()
+		close(back)
+	}()
+	if err := p.Stop(ctx); err != nil {
+		return err
+	}
+	err := during()
+	return errors.Join(err, p.Restart(ctx))
+}
+
+// awaitEnd blocks until the process has ended by itself, or ctx ends, which is
+// false.
+func (e *Estate) awaitEnd(ctx context.Context, p *server.Process) bool {
+	for {
+		select {
+		case <-p.Exited():
+		case <-ctx.Done():
+			return false
+		}
+		e.mu.Lock()
+		back := e.away[p.Name]
+		e.mu.Unlock()
+		if back == nil {
+			return !p.Running() // it may have come back in between
+		}
+		select {
+		case <-back:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
 // Watch blocks until ctx ends, which is no failure, or one of the processes
-// does; the error then wraps ErrDied and shows the end of its log. A restart of
-// a process must not happen meanwhile.
+// does; the error then wraps ErrDied and shows the end of its log. A process is
+// stopped and restarted meanwhile only by Without.
 func (e *Estate) Watch(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -102,10 +158,8 @@ func (e *Estate) Watch(ctx context.Context) error {
 	for _, name := range names {
 		p := e.Process(name)
 		go func() {
-			select {
-			case <-p.Exited():
+			if e.awaitEnd(ctx, p) {
 				died <- p
-			case <-ctx.Done():
 			}
 		}()
 	}

@@ -1,4 +1,4 @@
-package main
+package proof
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,37 +20,36 @@ const searchWithin = 30 * time.Second
 
 // refusalsFound has globex refused, and asks the search store for just that. A
 // store that somebody else runs may hold documents of before.
-func refusalsFound(began time.Time) func(context.Context, *estate.Estate, map[string]string) (finding, error) {
-	return func(ctx context.Context, e *estate.Estate, keys map[string]string) (finding, error) {
-		const exports, cost = 40, 20
-		before, err := find(ctx, e, began)
-		if err != nil {
-			return finding{}, err
-		}
-		all, err := post(ctx, exports, e.Env["GATEWAY_URL"]+"/export/v1/export", keys["GLOBEX_KEY"])
-		if err != nil {
-			return finding{}, err
-		}
-		answered, refused := time.Now(), int64(0)
-		for _, a := range all {
-			if a.status == http.StatusTooManyRequests {
-				refused++
-			}
-		}
-		got, err := awaitFound(ctx, e, began, before.refused+refused)
-		if err != nil {
-			return finding{}, err
-		}
-		took, found := time.Since(answered), got.refused-before.refused
-		return finding{
-			done: fmt.Sprintf("%d exports of %d units each as globex, under the rule silver-rate (GCRA, burst 200), then a search for tenantId globex, statusCode 429, ts of the last hour",
-				exports, cost),
-			expected: fmt.Sprintf("as many documents as were refused here, %d; and of all decisions so far no number of a stream missing", refused),
-			measured: fmt.Sprintf("%d documents, the last of them found %.1f s after its request was answered; of %d decisions in %d streams %d are missing",
-				found, took.Seconds(), got.documents+got.missing, got.streams, got.missing),
-			held: refused > 0 && found == refused && got.missing == 0,
-		}, nil
+func refusalsFound(ctx context.Context, s *stage) (Finding, error) {
+	const exports, cost = 40, 20
+	before, err := find(ctx, s.Estate, s.began)
+	if err != nil {
+		return Finding{}, err
 	}
+	all, err := s.sendAll(ctx, exports, http.MethodPost, s.Env["GATEWAY_URL"]+"/export/v1/export", s.keys["GLOBEX_KEY"])
+	if err != nil {
+		return Finding{}, err
+	}
+	answered, refused := time.Now(), int64(with(all, http.StatusTooManyRequests))
+	got, err := awaitFound(ctx, s.Estate, s.began, before.refused+refused)
+	if err != nil {
+		return Finding{}, err
+	}
+	took, found := time.Since(answered), got.refused-before.refused
+	return Finding{
+		Done: fmt.Sprintf("%d exports of %d units each as globex, under the rule silver-rate (GCRA, burst 200), then a search for tenantId globex, statusCode 429, ts of the last hour",
+			exports, cost),
+		Expected: fmt.Sprintf("as many documents as were refused here, %d; and of all decisions so far no number of a stream missing", refused),
+		Measured: fmt.Sprintf("%d documents, the last of them found %.1f s after its request was answered; of %d decisions in %d streams %d are missing",
+			found, took.Seconds(), got.documents+got.missing, got.streams, got.missing),
+		Badges: []Badge{
+			{"refused", strconv.FormatInt(refused, 10), Plain},
+			{"found", strconv.FormatInt(found, 10), Good},
+			{"after", fmt.Sprintf("%.1f s", took.Seconds()), Plain},
+			{"missing", fmt.Sprintf("%d of %d decisions", got.missing, got.documents+got.missing), Good},
+		},
+		Held: refused > 0 && found == refused && got.missing == 0,
+	}, nil
 }
 
 // What a search has found.

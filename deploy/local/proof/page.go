@@ -1,0 +1,126 @@
+package proof
+
+import (
+	"bytes"
+	"cmp"
+	"embed"
+	"fmt"
+	"html/template"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+//go:embed look/tokens.css look/ui.css look/page.html
+var look embed.FS
+
+// A Page is what the proofs have found, for a browser: one file that needs no
+// other and no script, in the look of the portal.
+type Page struct {
+	Began   time.Time
+	Place   string // of the estate, e.g. .run/demo
+	Results []Result
+	Left    [][2]string // titles of what was not run, and what the estate lacks for it
+	Stopped string      // why the rest was not run; empty: all were
+}
+
+// Held is how many proofs have held.
+func (p Page) Held() int {
+	n := 0
+	for _, r := range p.Results {
+		if r.Held {
+			n++
+		}
+	}
+	return n
+}
+
+// Failed is how many have not.
+func (p Page) Failed() int { return len(p.Results) - p.Held() }
+
+// Answer is the sentence that the page opens with.
+func (p Page) Answer() string {
+	switch {
+	case p.Stopped != "":
+		return fmt.Sprintf("%d of %d proofs held, then the run stopped", p.Held(), len(p.Results))
+	case len(p.Results) == 0:
+		return "No proof was run"
+	case p.Failed() == 0:
+		return fmt.Sprintf("All %d proofs held", len(p.Results))
+	default:
+		return fmt.Sprintf("%d of %d proofs failed", p.Failed(), len(p.Results))
+	}
+}
+
+// Took is the time of all proofs together.
+func (p Page) Took() string {
+	var all time.Duration
+	for _, r := range p.Results {
+		all += r.Took
+	}
+	return seconds(all)
+}
+
+// Day is when the run began, in UTC.
+func (p Page) Day() string { return p.Began.UTC().Format("2 Jan 2006, 15:04:05") + " UTC" }
+
+// Bad lists the proofs that have not held.
+func (p Page) Bad() []Result {
+	var bad []Result
+	for _, r := range p.Results {
+		if !r.Held {
+			bad = append(bad, r)
+		}
+	}
+	return bad
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
+
+// Shown is how long the proof took, for the page.
+func (r Result) Shown() string { return seconds(r.Took) }
+
+// What is what was measured, or why nothing could be.
+func (r Result) What() string {
+	if r.Err != nil {
+		return "could not be finished: " + r.Err.Error()
+	}
+	return cmp.Or(r.Measured, "nothing")
+}
+
+// Render returns the page as HTML.
+func (p Page) Render() ([]byte, error) {
+	var style template.CSS
+	for _, name := range []string{"look/tokens.css", "look/ui.css"} {
+		b, err := look.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		style += template.CSS(b) //nolint:gosec // our own file
+	}
+	t, err := template.New("page.html").ParseFS(look, "look/page.html")
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	err = t.Execute(&b, struct {
+		Page
+		Style template.CSS
+	}{p, style})
+	return b.Bytes(), err
+}
+
+// Write replaces the file of the page; a reader sees the old one or the new.
+func (p Page) Write(path string) error {
+	b, err := p.Render()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".new", b, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
