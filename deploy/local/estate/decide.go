@@ -13,25 +13,28 @@ import (
 // A Decision is the part of a gateway's answer that the demo and the seeding
 // look at.
 type Decision struct {
-	Outcome      string `json:"outcome"`
-	Status       int    `json:"status"`
-	Code         string `json:"code"`
-	RetryAfter   int64  `json:"retry_after_seconds"` // 0: no wait helps, or it passed
-	Degraded     bool   `json:"degraded"`
-	RulesVersion int64  `json:"rules_version"`
-	DecisionID   string `json:"decision_id"`
-	Receipt      string `json:"receipt"`
-	Limits       []struct {
-		RuleID    string    `json:"rule_id"`
-		Mode      string    `json:"mode"`
-		Passed    bool      `json:"passed"`
-		Limit     int64     `json:"limit"`
-		Remaining int64     `json:"remaining"`
-		Consumed  int64     `json:"consumed"` // of a quota or a wallet, like the next
-		Refunded  int64     `json:"refunded"`
-		Balance   int64     `json:"balance"`    // of a wallet
-		PeriodEnd time.Time `json:"period_end"` // of a quota or a renewable wallet
-	} `json:"limits"`
+	Outcome      string  `json:"outcome"`
+	Status       int     `json:"status"`
+	Code         string  `json:"code"`
+	RetryAfter   int64   `json:"retry_after_seconds"` // 0: no wait helps, or it passed
+	Degraded     bool    `json:"degraded"`
+	RulesVersion int64   `json:"rules_version"`
+	DecisionID   string  `json:"decision_id"`
+	Receipt      string  `json:"receipt"`
+	Limits       []Limit `json:"limits"`
+}
+
+// A Limit is what a rule that won its group says in a decision.
+type Limit struct {
+	RuleID    string    `json:"rule_id"`
+	Mode      string    `json:"mode"`
+	Passed    bool      `json:"passed"`
+	Limit     int64     `json:"limit"`
+	Remaining int64     `json:"remaining"`
+	Consumed  int64     `json:"consumed"` // of a quota or a wallet, like the next
+	Refunded  int64     `json:"refunded"`
+	Balance   int64     `json:"balance"`    // of a wallet
+	PeriodEnd time.Time `json:"period_end"` // of a quota or a renewable wallet
 }
 
 // Limit returns the limit of a rule in the decision; ok is false when the rule

@@ -11,15 +11,6 @@ import (
 	"penstock.dev/deploy/local/estate"
 )
 
-// TestTally guarantees how answers are counted.
-func TestTally(t *testing.T) {
-	t.Parallel()
-
-	if got := tally([]answered{{status: 429}, {status: 200}, {status: 429}}); got != "1 × 200, 2 × 429" {
-		t.Errorf("tally = %q", got)
-	}
-}
-
 // TestMissingDocumentsAreSeen guarantees that the proof of the search store can
 // fail: numbers of a stream that have no document are counted, and an answer that
 // is none is an error.
