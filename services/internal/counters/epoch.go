@@ -55,8 +55,9 @@ func slotOf(tag string) int {
 
 // A serverInfo is what a server says of itself.
 type serverInfo struct {
-	run    string // id of the run
-	policy string // what it does when its memory is full
+	run      string // id of the run
+	policy   string // what it does when its memory is full
+	volatile bool   // it says that it keeps no append-only file
 }
 
 // parseInfo reads the reply to INFO.
@@ -69,6 +70,8 @@ func parseInfo(text string) (serverInfo, error) {
 			info.run = value
 		case "maxmemory_policy":
 			info.policy = value
+		case "aof_enabled":
+			info.volatile = value == "0"
 		}
 	}
 	if info.run == "" {

@@ -288,3 +288,11 @@ var ParseCorrection = parseCorrection
 
 // ErrReply is what an unreadable reply gets.
 var ErrReply = errReply
+
+// RestoreAt is Custody.Restore with the script's clock at now.
+func (c *Custody) RestoreAt(ctx context.Context, now time.Time, saved []Saved) ([]Restored, error) {
+	return c.restoreAt(ctx, micros(now), saved)
+}
+
+// RestoreWith has s run another restoring script.
+func (s *Store) RestoreWith(text string) { s.scripts.restore = newScript(text) }

@@ -122,7 +122,11 @@ func (s *Store) gauges() []prometheus.Collector {
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "penstock_counters_evicting",
 			Help: "1 while a counter store deletes counters when its memory is full (maxmemory-policy is not noeviction).",
-		}, s.anyNode(func(n *node) bool { return n.evicts.Load() })),
+		}, s.anyNode(func(n *node) bool { return evicting(n.policy.Load()) })),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "penstock_counters_volatile",
+			Help: "1 while a counter store keeps no append-only file, so that a restart forgets what it holds (appendonly is not yes).",
+		}, s.anyNode(func(n *node) bool { return n.volatile.Load() })),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "penstock_counters_waiting",
 			Help: "Callers that wait for their turn.",

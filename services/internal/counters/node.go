@@ -13,12 +13,13 @@ import (
 
 // A node is one Redis, by its address.
 type node struct {
-	addr    string
-	options *redis.Options
-	log     *slog.Logger
-	breaker breaker
-	places  chan struct{} // of calls under way; nil: any number
-	evicts  atomic.Bool   // it deletes counters when its memory is full
+	addr     string
+	options  *redis.Options
+	log      *slog.Logger
+	breaker  breaker
+	places   chan struct{}          // of calls under way; nil: any number
+	policy   atomic.Pointer[string] // when its memory is full; nil before it was asked
+	volatile atomic.Bool            // it keeps no append-only file
 
 	mu     sync.Mutex
 	link   atomic.Pointer[link] // nil until it is asked, and when closed
@@ -99,10 +100,7 @@ func (l *link) meet(ctx context.Context, cn *redis.Conn, n *node) error {
 		l.foreign.Store(true)
 		return errForeign
 	}
-	if unsafe := info.policy != "" && info.policy != "noeviction"; n.evicts.Swap(unsafe) != unsafe && unsafe {
-		n.log.Warn("counter store deletes counters when its memory is full: set maxmemory-policy noeviction",
-			"address", n.addr, "policy", info.policy)
-	}
+	n.learn(info)
 	return nil
 }
 

@@ -25,7 +25,12 @@ func newScript(text string) script {
 }
 
 func newScripts(decide string) scripts {
-	return scripts{decide: newScript(decide), adopt: newScript(source("adopt")), correct: newScript(source("correct")), presence: newScript(source("presence"))}
+	return scripts{
+		decide: newScript(decide), correct: newScript(source("correct")),
+		adopt: newScript(source("adopt")), presence: newScript(source("presence")),
+		claim: newScript(source("claim")), vouch: newScript(source("vouch")),
+		restore: newScript(source("restore")), remember: newScript(source("remember")),
+	}
 }
 
 // algorithms are the files algo_*.lua. The plan names them by their place here,

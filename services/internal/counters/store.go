@@ -41,7 +41,7 @@ type Store struct {
 }
 
 // scripts are what a store runs.
-type scripts struct{ decide, adopt, correct, presence script }
+type scripts struct{ decide, adopt, correct, presence, claim, vouch, restore, remember script }
 
 // A shard is what is decided in one call: all of a single Redis, or what lies
 // in one slot of a cluster.

@@ -48,7 +48,7 @@ if not now then
 end
 local plan, V = A[3], call('MGET', unpack(K))
 local kind, mark, charged, made, asked, at = unstruct('>c1Hddd', plan)
-local epoch, run = V[1] or '', A[2]
+local receipt, epoch, run = charged, V[1] or '', A[2]
 local lost = run ~= '' and epoch:sub(1, #run) ~= run
 if kind ~= 'M' and at <= #plan and made < tonumber(epoch:match(':(%d+)$') or 0) then lost = true end
 
@@ -57,7 +57,8 @@ if kind ~= 'M' and at <= #plan and made < tonumber(epoch:match(':(%d+)$') or 0) 
 local since = kind == 'M' and made - asked or made
 
 -- What is remembered: version, cost, cost it was settled at (-1 not), refunded
--- in all (doubles), flags (1: 1 items of fixed cost were given back), the
+-- in all (doubles), flags (1: 1 items of fixed cost were given back, 2 restored:
+-- cost, the settlement's units and what each left are not known), the
 -- settlement's units, total and left (doubles), how many items follow (1) with
 -- the units of the settlement for which each had no room (doubles), then per
 -- refund its id's length (1), id, and its units, total and left (doubles).
@@ -77,6 +78,24 @@ elseif kind ~= 'M' then
       shorts[i], from = unstruct('<d', known, from)
     end
     refunds = known:sub(from)
+    if flags >= 2 then
+      -- Restored from what was told of them: what each left follows from what the
+      -- receipt says was charged, which is always the same.
+      local p, told = 1, refunds
+      charged, flags, refunds = receipt, 0, ''
+      if settled >= 0 then
+        sunits, sleft = max(settled - charged, -max(0, charged - stotal)), max(0, settled - stotal)
+        if sleft == 0 then flags = 1 end
+      end
+      while p <= #told do
+        local id, u, t
+        id, u, t, p = unstruct('<Bc0dd', told, p)
+        p = p + 8
+        local l = max(0, ((settled >= 0 and t > stotal) and settled or charged) - t)
+        if l == 0 then flags = 1 end
+        refunds = refunds .. pack('<Bc0ddd', #id, id, u, t, l)
+      end
+    end
   end
   left = max(0, (settled >= 0 and settled or charged) - total)
 end
