@@ -139,13 +139,13 @@ func judgeOutage(before, during, after map[string][]estate.Decision, gateways in
 		Done: fmt.Sprintf("three rules of %d an hour that differ in on_failure, %d spent of each; Redis stopped, %d more asked of each; Redis started again, one more",
 			outageLimit, outageBefore, outageAsked),
 		Expected: want,
-		Measured: fmt.Sprintf("%s (%d answers in %v without Redis; away for %v; counting again %v after its start)",
-			got, 3*outageAsked, o.asking.Round(time.Millisecond), o.down.Round(time.Millisecond), o.back.Round(time.Millisecond)),
+		Measured: fmt.Sprintf("%s (%d answers in %s without Redis; away for %s; counting again %s after its start)",
+			got, 3*outageAsked, span(o.asking), span(o.down), span(o.back)),
 		Badges: []Badge{
 			{"open", tallied(statuses(during["open"])), Warned},
 			{"closed", tallied(statuses(during["closed"])), Bad},
 			{"local", tallied(statuses(during["local"])), Warned},
-			{"back after", o.back.Round(time.Millisecond).String(), Good},
+			{"back after", span(o.back), Good},
 		},
 		Held: held && got == want,
 	}

@@ -8,6 +8,7 @@ import (
 	"html/template"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 )
 
@@ -58,7 +59,7 @@ func (p Page) Took() string {
 	for _, r := range p.Results {
 		all += r.Took
 	}
-	return seconds(all)
+	return span(all)
 }
 
 // Day is when the run began, in UTC.
@@ -75,10 +76,26 @@ func (p Page) Bad() []Result {
 	return bad
 }
 
-func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
+// Shown is how long the proof took.
+func (r Result) Shown() string { return span(r.Took) }
 
-// Shown is how long the proof took, for the page.
-func (r Result) Shown() string { return seconds(r.Took) }
+// Over reports a value beyond the limit.
+func (b Bar) Over() bool { return b.Value > b.Limit }
+
+// share is a part of what the whole bar stands for, which is the greater of limit
+// and value.
+func (b Bar) share(n int) string {
+	return strconv.FormatFloat(100*float64(n)/float64(max(b.Value, b.Limit, 1)), 'f', 2, 64) + "%"
+}
+
+// Within is the width of what passed within the limit.
+func (b Bar) Within() string { return b.share(min(b.Value, b.Limit)) }
+
+// Beyond is the width of what passed beyond it.
+func (b Bar) Beyond() string { return b.share(max(0, b.Value-b.Limit)) }
+
+// Gate is where the limit stands.
+func (b Bar) Gate() string { return b.share(b.Limit) }
 
 // What is what was measured, or why nothing could be.
 func (r Result) What() string {

@@ -29,6 +29,7 @@ type Proof struct {
 type Finding struct {
 	Done, Expected, Measured string
 	Badges                   []Badge // the figures to see at a glance
+	Bars                     []Bar   // those that are held against a limit
 	Held                     bool
 }
 
@@ -50,6 +51,12 @@ const (
 	Bad    Tone = "cut"
 	Shadow Tone = "soft"
 )
+
+// A Bar is what passed, against what should at most.
+type Bar struct {
+	Name         string
+	Value, Limit int
+}
 
 // All are the proofs in the order in which they are told.
 func All() []Proof {

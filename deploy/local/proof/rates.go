@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -32,18 +33,22 @@ func cutAtTheGate(ctx context.Context, s *stage) (Finding, error) {
 	// A machine so slow that units are earned back meanwhile sees that many more pass.
 	passed := burst + int(took/earn)
 	if passed > burst {
-		f.Expected += fmt.Sprintf(" (and up to %d more, earned back during the %v that this took)", passed-burst, took.Round(time.Millisecond))
+		f.Expected += fmt.Sprintf(" (and up to %d more, earned back during the %s that this took)", passed-burst, span(took))
 	}
 	wait := "none"
 	if i := slices.IndexFunc(guarded, func(a answered) bool { return a.status == http.StatusTooManyRequests }); i >= 0 {
 		wait = guarded[i].retryAfter + " s"
 	}
-	f.Measured = fmt.Sprintf("unprotected %s; gateway %s, the first Retry-After %s, in %v",
-		tally(unprotected), tally(guarded), wait, took.Round(time.Millisecond))
+	f.Measured = fmt.Sprintf("unprotected %s; gateway %s, the first Retry-After %s, in %s",
+		tally(unprotected), tally(guarded), wait, span(took))
 	through := with(guarded, http.StatusOK)
+	f.Bars = []Bar{
+		{"Unprotected", with(unprotected, http.StatusOK), passed},
+		{"Through the gateway", through, passed},
+	}
 	f.Badges = []Badge{
-		{"unprotected", fmt.Sprintf("%d of %d", with(unprotected, http.StatusOK), sent), Bad},
-		{"through the gateway", fmt.Sprintf("%d of %d", through, sent), Good},
+		{"unprotected", fmt.Sprintf("%d of %d passed", with(unprotected, http.StatusOK), sent), Bad},
+		{"through the gateway", fmt.Sprintf("%d of %d passed", through, sent), Good},
 		{"Retry-After", wait, Plain},
 	}
 	f.Held = with(unprotected, http.StatusOK) == sent &&
@@ -158,10 +163,10 @@ func judgeTrap(before, after []int, stretch, behind time.Duration) Finding {
 	earned := int(trapLimit*stretch/trapWindow) + 1
 	total := []int{before[0] + after[0], before[1] + after[1], before[2] + after[2]}
 	f := Finding{
-		Done: fmt.Sprintf("the same traffic under three rules of %d in %v, each for a tenant of its own: %d decisions just before an edge of the clock's windows, %d just behind it",
-			trapLimit, trapWindow, trapLimit, trapLimit),
-		Expected: fmt.Sprintf("within the %v from first to last, the fixed window lets %d through, twice its limit; the sliding counter at most %d (%d freed behind the edge), GCRA at most %d (%d earned)",
-			stretch.Round(time.Millisecond), 2*trapLimit, trapLimit+freed, freed, trapLimit+earned, earned),
+		Done: fmt.Sprintf("the same traffic under three rules of %d in %s, each for a tenant of its own: %d decisions just before an edge of the clock's windows, %d just behind it",
+			trapLimit, span(trapWindow), trapLimit, trapLimit),
+		Expected: fmt.Sprintf("within the %s from first to last, the fixed window lets %d through, twice its limit; the sliding counter at most %d (%d freed behind the edge), GCRA at most %d (%d earned)",
+			span(stretch), 2*trapLimit, trapLimit+freed, freed, trapLimit+earned, earned),
 		Measured: fmt.Sprintf("fixed window %d + %d = %d, sliding counter %d + %d = %d, GCRA %d + %d = %d",
 			before[0], after[0], total[0], before[1], after[1], total[1], before[2], after[2], total[2]),
 		Held: stretch < trapWindow && total[0] == 2*trapLimit &&
@@ -174,6 +179,7 @@ func judgeTrap(before, after []int, stretch, behind time.Duration) Finding {
 			tone = Bad
 		}
 		f.Badges = append(f.Badges, Badge{name, fmt.Sprintf("%d of %d", total[i], trapLimit), tone})
+		f.Bars = append(f.Bars, Bar{strings.ToUpper(name[:1]) + name[1:], total[i], trapLimit})
 	}
 	return f
 }
@@ -226,6 +232,7 @@ func race(ctx context.Context, s *stage) (Finding, error) {
 			{"naive", fmt.Sprintf("%d sold of %d", naive, pairs), Bad},
 			{"gateway", fmt.Sprintf("%d sold of %d", sold.Load(), pairs), Good},
 		},
+		Bars: []Bar{{"Naive", naive, pairs}, {"Gateway", int(sold.Load()), pairs}},
 		Held: naive > pairs && sold.Load() == pairs && twice == 0 && lost == 0,
 	}, nil
 }

@@ -229,5 +229,24 @@ func together(calls ...func() error) error {
 	return errors.Join(errs...)
 }
 
-// ms shows a duration as measured.
+// ms shows a short duration as measured.
 func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000) }
+
+// span shows a duration that may be long.
+func span(d time.Duration) string {
+	if d < time.Second {
+		return fmt.Sprintf("%d ms", d.Round(time.Millisecond).Milliseconds())
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
+}
+
+// signed shows a number that may be below zero, with a real minus.
+func signed(n int64) string { return strings.Replace(strconv.FormatInt(n, 10), "-", "−", 1) }
+
+// count shows how many there are of what.
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}

@@ -65,7 +65,7 @@ func walletOverdrawn(ctx context.Context, s *stage) (Finding, error) {
 		if got.RetryAfter > 0 {
 			step += fmt.Sprintf(", Retry-After %d", got.RetryAfter)
 		}
-		steps = append(steps, fmt.Sprintf("%s (%d)", step, balance))
+		steps = append(steps, fmt.Sprintf("%s (%s)", step, signed(balance)))
 		return got, err
 	}
 	if _, err := spend(200); err != nil {
@@ -95,17 +95,17 @@ func walletOverdrawn(ctx context.Context, s *stage) (Finding, error) {
 	balance, _ := after.Balance(tenant)
 	f := Finding{
 		Done: "100 units bought; 200 spent at once; 1 more; 150 bought; 20 spent, and given back twice with one receipt. Balances in brackets",
-		Expected: "200 (-100), 429 wallet-empty (-100) without a Retry-After, for no wait helps; after the top-up 200 (30); " +
+		Expected: "200 (−100), 429 wallet-empty (−100) without a Retry-After, for no wait helps; after the top-up 200 (30); " +
 			"50 once it is given back",
 		Measured: fmt.Sprintf("%s, %s; after the top-up %s; %d once it is given back", steps[0], steps[1], steps[2], balance),
 		Badges: []Badge{
-			{"overdrawn", strconv.FormatInt(debt, 10), Bad},
+			{"overdrawn", signed(debt), Bad},
 			{"then", fmt.Sprint(overdrawn.Status), Plain},
 			{"after the top-up", fmt.Sprint(charged.Status), Good},
-			{"balance", strconv.FormatInt(balance, 10), Good},
+			{"balance", signed(balance), Good},
 		},
 	}
-	f.Held = steps[0] == "200 (-100)" && steps[1] == "429 wallet-empty (-100)" && steps[2] == "200 (30)" && balance == 50
+	f.Held = steps[0] == "200 (−100)" && steps[1] == "429 wallet-empty (−100)" && steps[2] == "200 (30)" && balance == 50
 	return f, nil
 }
 
@@ -143,8 +143,8 @@ func topUpOnce(ctx context.Context, s *stage) (Finding, error) {
 	balance, _ := got.Balance(tenant)
 	return Finding{
 		Done:     fmt.Sprintf("a top-up of %d units sent %d times at the same instant under one Idempotency-Key, then another one of 1 unit", units, senders),
-		Expected: fmt.Sprintf("%d answers, all of 1 top-up and a total of %d; %d in the wallet in the end", senders, units, units+1),
-		Measured: fmt.Sprintf("%d answers, of %d top-ups and %d different totals; %d in the wallet in the end", senders, len(ids), len(totals), balance),
+		Expected: fmt.Sprintf("%d answers, of 1 top-up and 1 total, which is %d; %d in the wallet in the end", senders, units, units+1),
+		Measured: fmt.Sprintf("%d answers, of %s and %s; %d in the wallet in the end", senders, count(len(ids), "top-up"), count(len(totals), "total"), balance),
 		Badges: []Badge{
 			{"sent", fmt.Sprint(senders), Plain},
 			{"granted", fmt.Sprint(len(ids)), Good},
