@@ -5,6 +5,7 @@ package estate_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -176,4 +177,50 @@ func count(ctx context.Context, url string) (int64, error) {
 	var got struct{ Count int64 }
 	err = json.NewDecoder(resp.Body).Decode(&got)
 	return got.Count, err
+}
+
+// TestIntegrationWithout guarantees that a process which Without has stopped comes
+// back in its place with its data, that Watch takes no such stop for a death, and
+// that it still sees a real one.
+func TestIntegrationWithout(t *testing.T) {
+	e, err := estate.Up(t.Context(), estate.Options{Dir: t.TempDir(), Volatile: true, Samples: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Down(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	watched := make(chan error, 1)
+	go func() { watched <- e.Watch(t.Context()) }()
+
+	redis := e.Process(estate.Redis)
+	before := redis.PID()
+	err = e.Without(t.Context(), estate.Redis, func() error {
+		if redis.Running() {
+			t.Error("Redis runs while it is away")
+		}
+		return e.Without(t.Context(), estate.Redis, func() error { return nil })
+	})
+	if err == nil || !strings.Contains(err.Error(), "away already") {
+		t.Errorf("err = %v, want that it is away already", err)
+	}
+	if !redis.Running() || redis.PID() == before {
+		t.Errorf("Redis runs: %v, as pid %d after %d; want another run", redis.Running(), redis.PID(), before)
+	}
+	if err := e.Without(t.Context(), estate.Gateway2, func() error { return nil }); err == nil {
+		t.Error("an estate of one gateway did without the second")
+	}
+	select {
+	case err := <-watched:
+		t.Fatalf("Watch ended: %v", err)
+	default:
+	}
+	if err := redis.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-watched; !errors.Is(err, estate.ErrDied) {
+		t.Errorf("err = %v, want ErrDied", err)
+	}
 }
