@@ -79,23 +79,43 @@ func (p Page) Bad() []Result {
 // Shown is how long the proof took.
 func (r Result) Shown() string { return span(r.Took) }
 
-// Over reports a value beyond the limit.
-func (b Bar) Over() bool { return b.Value > b.Limit }
-
-// share is a part of what the whole bar stands for, which is the greater of limit
-// and value.
-func (b Bar) share(n int) string {
-	return strconv.FormatFloat(100*float64(n)/float64(max(b.Value, b.Limit, 1)), 'f', 2, 64) + "%"
+// A drawnBar is a bar beside others, on one scale with them.
+type drawnBar struct {
+	Bar
+	scale int // what the whole width stands for
 }
 
-// Within is the width of what passed within the limit.
-func (b Bar) Within() string { return b.share(min(b.Value, b.Limit)) }
+// Drawn are the bars on one scale, so that their limits can be compared.
+func (f Finding) Drawn() []drawnBar {
+	scale := 1
+	for _, b := range f.Bars {
+		scale = max(scale, b.Value, b.Limit)
+	}
+	drawn := make([]drawnBar, len(f.Bars))
+	for i, b := range f.Bars {
+		drawn[i] = drawnBar{b, scale}
+	}
+	return drawn
+}
 
-// Beyond is the width of what passed beyond it.
-func (b Bar) Beyond() string { return b.share(max(0, b.Value-b.Limit)) }
+// Over reports more than the limit and what was earned meanwhile.
+func (b Bar) Over() bool { return b.Value > b.Limit+b.Earned }
+
+// solid is what may have passed.
+func (b Bar) solid() int { return min(b.Value, b.Limit+b.Earned) }
+
+func (b drawnBar) share(n int) string {
+	return strconv.FormatFloat(100*float64(n)/float64(b.scale), 'f', 2, 64) + "%"
+}
+
+// Solid is the width of what may have passed.
+func (b drawnBar) Solid() string { return b.share(b.solid()) }
+
+// Beyond is the width of what must not have.
+func (b drawnBar) Beyond() string { return b.share(b.Value - b.solid()) }
 
 // Gate is where the limit stands.
-func (b Bar) Gate() string { return b.share(b.Limit) }
+func (b drawnBar) Gate() string { return b.share(b.Limit) }
 
 // What is what was measured, or why nothing could be.
 func (r Result) What() string {

@@ -19,7 +19,7 @@ func TestPageStandsAlone(t *testing.T) {
 		Results: []Result{
 			{Number: 1, Title: "It holds", Took: time.Second, Finding: Finding{
 				Done: "one request", Expected: "200", Measured: "200", Held: true, Badges: []Badge{{"passed", "1 of 1", Good}},
-				Bars: []Bar{{"Naive", 40, 30}, {"Gateway", 15, 30}},
+				Bars: []Bar{{"Naive", 40, 20, 0}, {"Gateway", 30, 20, 10}},
 			}},
 			{Number: 2, Title: "It fails", Took: 2 * time.Second, Finding: Finding{Done: "two", Expected: "200", Measured: "<b>503</b> & no more"}},
 			{Number: 3, Title: "It breaks", Err: errors.New("no route to host")},
@@ -39,7 +39,7 @@ func TestPageStandsAlone(t *testing.T) {
 		"2 of 3 proofs failed", "1. It holds", `<span class="tag ok">passed <b class="num">1 of 1</b></span>`, "✓ held",
 		"✗ failed", "&lt;b&gt;503&lt;/b&gt; &amp; no more", "could not be finished: no route to host", "3.0 s", "0 ms",
 		"needs a search store",
-		`aria-label="Naive: 40 passed, 30 allowed"`, `width="75.00%"`, `x="75.00%" y="4" width="25.00%"`, `width="50.00%"`, `<svg x="100.00%">`, "1 May 2026, 12:00:00 UTC", "--page:", ".panel{",
+		`aria-label="Naive: 40 passed, the limit is 20"`, `x="50.00%" y="4" width="50.00%"`, `class="fill" y="4" width="75.00%"`, `<svg x="50.00%">`, "1 May 2026, 12:00:00 UTC", "--page:", ".panel{",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q", want)

@@ -52,10 +52,11 @@ const (
 	Shadow Tone = "soft"
 )
 
-// A Bar is what passed, against what should at most.
+// A Bar is what passed, against a limit. Earned is what may pass beyond the limit
+// because time went by.
 type Bar struct {
-	Name         string
-	Value, Limit int
+	Name                 string
+	Value, Limit, Earned int
 }
 
 // All are the proofs in the order in which they are told.

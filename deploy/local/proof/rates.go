@@ -43,8 +43,8 @@ func cutAtTheGate(ctx context.Context, s *stage) (Finding, error) {
 		tally(unprotected), tally(guarded), wait, span(took))
 	through := with(guarded, http.StatusOK)
 	f.Bars = []Bar{
-		{"Unprotected", with(unprotected, http.StatusOK), passed},
-		{"Through the gateway", through, passed},
+		{"Unprotected", with(unprotected, http.StatusOK), burst, passed - burst},
+		{"Through the gateway", through, burst, passed - burst},
 	}
 	f.Badges = []Badge{
 		{"unprotected", fmt.Sprintf("%d of %d passed", with(unprotected, http.StatusOK), sent), Bad},
@@ -179,7 +179,7 @@ func judgeTrap(before, after []int, stretch, behind time.Duration) Finding {
 			tone = Bad
 		}
 		f.Badges = append(f.Badges, Badge{name, fmt.Sprintf("%d of %d", total[i], trapLimit), tone})
-		f.Bars = append(f.Bars, Bar{strings.ToUpper(name[:1]) + name[1:], total[i], trapLimit})
+		f.Bars = append(f.Bars, Bar{strings.ToUpper(name[:1]) + name[1:], total[i], trapLimit, []int{0, freed, earned}[i]})
 	}
 	return f
 }
@@ -232,7 +232,7 @@ func race(ctx context.Context, s *stage) (Finding, error) {
 			{"naive", fmt.Sprintf("%d sold of %d", naive, pairs), Bad},
 			{"gateway", fmt.Sprintf("%d sold of %d", sold.Load(), pairs), Good},
 		},
-		Bars: []Bar{{"Naive", naive, pairs}, {"Gateway", int(sold.Load()), pairs}},
+		Bars: []Bar{{"Naive", naive, pairs, 0}, {"Gateway", int(sold.Load()), pairs, 0}},
 		Held: naive > pairs && sold.Load() == pairs && twice == 0 && lost == 0,
 	}, nil
 }
