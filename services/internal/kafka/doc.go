@@ -9,7 +9,8 @@
 //     consumer group: it commits nothing, so a restart replays everything.
 //   - Consume reads as a member of a consumer group, at-least-once: it commits
 //     what its handler has made durable and nothing else.
-//   - ReadSince reads a topic from a point in time to its end, and returns.
+//   - ReadSince reads a topic from a point in time to its end, and returns;
+//     ReadRange from offsets.
 //   - EnsureTopics creates what is missing and changes nothing that exists.
 //
 // It knows topics and bytes only: what a record means is said in schemas.

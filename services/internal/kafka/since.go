@@ -70,24 +70,35 @@ func (c *Client) ReadSince(ctx context.Context, topic string, since time.Time, h
 // boundsSince waits for the brokers and returns where each partition is to be
 // read from and to.
 func (r *reader) boundsSince(ctx context.Context, since time.Time) ([]bound, error) {
+	return r.awaitBounds(ctx, func(bounds []bound) error {
+		starts, err := r.admin.ListOffsetsAfterMilli(ctx, since.UnixMilli(), r.topic)
+		if err == nil {
+			err = starts.Error()
+		}
+		for i := range bounds {
+			if s, ok := starts.Lookup(r.topic, bounds[i].partition); err == nil && ok {
+				bounds[i].start = max(bounds[i].start, s.Offset)
+			}
+		}
+		return err
+	})
+}
+
+// boundsOf waits for the brokers and returns where each partition begins and ends.
+func (r *reader) boundsOf(ctx context.Context) ([]bound, error) {
+	return r.awaitBounds(ctx, func([]bound) error { return nil })
+}
+
+func (r *reader) awaitBounds(ctx context.Context, narrow func([]bound) error) ([]bound, error) {
 	wait := backoffMin
 	for {
 		id, bounds, err := r.look(ctx)
-		var starts kadm.ListedOffsets
 		if err == nil {
-			starts, err = r.admin.ListOffsetsAfterMilli(ctx, since.UnixMilli(), r.topic)
-		}
-		if err == nil {
-			err = starts.Error()
+			err = narrow(bounds)
 		}
 		switch err = translate(err); {
 		case err == nil:
 			r.id = id
-			for i := range bounds {
-				if s, ok := starts.Lookup(r.topic, bounds[i].partition); ok {
-					bounds[i].start = max(bounds[i].start, s.Offset)
-				}
-			}
 			return bounds, nil
 		case errors.Is(err, ErrNoTopic):
 			return nil, fmt.Errorf("read %s: %w", r.topic, err)
