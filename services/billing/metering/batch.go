@@ -31,7 +31,12 @@ type Place struct {
 
 // A Calendar places instants. It is asked of one tenant many times in a row.
 type Calendar interface {
+	// Day is the first instant of the tenant's day.
+	Day(tenant string, at time.Time) (time.Time, error)
+	// Place is where an instant lies; its period begins to be billed.
 	Place(tenant string, at time.Time) (Place, error)
+	// Open is the first instant of the tenant's oldest period that is not final.
+	Open(tenant string) (time.Time, error)
 }
 
 // A UsageKey is one line of what was used.
@@ -79,7 +84,7 @@ type Movement struct {
 // Aside is what came too late or from too far ahead to be billed.
 type Aside struct {
 	Tenant, Meter string
-	Period        time.Time // first instant of the period that it would have been of; zero where nobody can tell
+	Into          time.Time // first instant of the period whose invoice tells of it
 }
 
 // A Batch is what events add up to.
@@ -105,32 +110,40 @@ func (b *Batch) Add(e *Event, in Calendar) error {
 	if e.Tenant == "" {
 		return nil
 	}
-	at := e.When()
-	place, err := in.Place(e.Tenant, at)
-	if err != nil {
-		return err
-	}
 	b.counters(e)
 	if e.Verdict.Cut() {
-		b.cut(e, place)
-		return nil
+		return b.cut(e, in)
 	}
 	b.movements(e)
 	counts := e.Counts()
-	if len(counts) > 0 {
-		b.Billable++
-	}
-	if age := e.Arrived.Sub(at); age > Late || age < -Early {
-		for _, m := range counts {
-			sum(b.Aside, Aside{e.Tenant, m.Meter, place.Period}).Plus(m.Count)
-		}
+	if len(counts) == 0 {
 		return nil
+	}
+	b.Billable++
+	at := e.When()
+	if age := e.Arrived.Sub(at); age > Late || age < -Early {
+		return b.aside(e, counts, in)
+	}
+	place, err := in.Place(e.Tenant, at)
+	if err != nil {
+		return err
 	}
 	for _, m := range counts {
 		sum(b.Usage, UsageKey{
 			Tenant: e.Tenant, Meter: m.Meter, Application: e.Application, Service: e.Service, Endpoint: e.Endpoint,
 			Kind: kind(e.Verdict, place), Place: place,
 		}).Plus(m.Count)
+	}
+	return nil
+}
+
+func (b *Batch) aside(e *Event, counts []Metered, in Calendar) error {
+	into, err := in.Open(e.Tenant)
+	if err != nil {
+		return err
+	}
+	for _, m := range counts {
+		sum(b.Aside, Aside{e.Tenant, m.Meter, into}).Plus(m.Count)
 	}
 	return nil
 }
@@ -156,10 +169,14 @@ func kind(v Verdict, p Place) Kind {
 	return LateCall
 }
 
-func (b *Batch) cut(e *Event, p Place) {
+func (b *Batch) cut(e *Event, in Calendar) error {
+	day, err := in.Day(e.Tenant, e.At)
+	if err != nil {
+		return err
+	}
 	s := sum(b.Cuts, CutKey{
 		Tenant: e.Tenant, Reason: e.Reason(), Rule: e.Rule, Algorithm: e.Algorithm, Application: e.Application, APIKey: e.APIKey,
-		Service: e.Service, Endpoint: e.Endpoint, Status: e.Status, Day: p.Day,
+		Service: e.Service, Endpoint: e.Endpoint, Status: e.Status, Day: day,
 	})
 	s.Calls++
 	s.Units += e.Cost
@@ -169,6 +186,7 @@ func (b *Batch) cut(e *Event, p Place) {
 	if e.At.After(s.Last) {
 		s.Last = e.At
 	}
+	return nil
 }
 
 func (b *Batch) counters(e *Event) {
@@ -213,4 +231,22 @@ func (b *Batch) movements(e *Event) {
 			Units: c.Units, Service: e.Service, Endpoint: e.Endpoint,
 		})
 	}
+}
+
+// A Position is how far a partition was read by a batch.
+type Position struct {
+	Partition int32
+	First     int64     // offset of the batch's first record
+	Next      int64     // offset after its last
+	At        time.Time // when its last record came into the topic
+}
+
+// A Result is what became of a batch.
+type Result struct {
+	Counted int   // events that were new
+	Repeats int   // that were not
+	Missing int64 // numbers that were passed over, less those that came after all
+	Late    int   // lines for periods that were final
+	Aside   int   // lines that were set aside
+	Flagged int   // ledger entries that a person should look at
 }

@@ -25,9 +25,11 @@ var (
 	domains = []string{
 		"services/billing/access",
 		"services/billing/account",
+		"services/billing/catalog",
 		"services/billing/invoice",
 		"services/billing/metering",
 		"services/billing/rating",
+		"services/billing/wallet",
 		"services/gateway/canon",
 		"services/gateway/decide",
 		"services/gateway/receipt",

@@ -1,0 +1,153 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"penstock.dev/services/billing/metering"
+)
+
+// Count counts events that were read up to the given positions, in one transaction.
+// Events that were counted before have no effect. now is when they are counted.
+func (s *Store) Count(ctx context.Context, events []metering.Event, read []metering.Position, now time.Time) (metering.Result, error) {
+	var result metering.Result
+	err := s.inTx(ctx, "count", func(tx pgx.Tx) error {
+		result = metering.Result{}
+		whole, err := lockPartitions(ctx, tx, read, now)
+		if err != nil {
+			return err
+		}
+		streams, err := loadStreams(ctx, tx, events)
+		if err != nil {
+			return err
+		}
+		fresh := take(streams, events, whole, now, &result)
+		calendar, err := loadCalendar(ctx, tx, fresh, now)
+		if err != nil {
+			return err
+		}
+		batch := metering.NewBatch()
+		for _, e := range fresh {
+			if err := batch.Add(e, calendar); err != nil {
+				return err
+			}
+		}
+		w := &writer{batch: &pgx.Batch{}}
+		w.positions(read, now)
+		w.streams(streams, now)
+		w.periods(calendar)
+		w.usage(batch, &result)
+		w.cuts(batch)
+		w.counters(batch, whole, events)
+		if err := tx.SendBatch(ctx, w.batch).Close(); err != nil {
+			return err
+		}
+		return moveWallets(ctx, tx, batch.Movements, &result)
+	})
+	return result, err
+}
+
+// lockPartitions locks the rows of what was read, and says of which partitions the
+// topic was read from its beginning.
+func lockPartitions(ctx context.Context, tx pgx.Tx, read []metering.Position, now time.Time) (map[int32]bool, error) {
+	var ids []int32
+	var first []int64
+	for _, p := range slices.SortedFunc(slices.Values(read), func(a, b metering.Position) int { return int(a.Partition - b.Partition) }) {
+		ids, first = append(ids, p.Partition), append(first, p.First)
+	}
+	_, err := tx.Exec(ctx, `INSERT INTO partitions (partition, first_offset, next_offset, record_at, changed_at)
+		SELECT p, f, 0, 'epoch', $3 FROM unnest($1::int[], $2::bigint[]) AS r(p, f) ORDER BY p ON CONFLICT DO NOTHING`, ids, first, now)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, `SELECT partition, first_offset FROM partitions WHERE partition = ANY($1) ORDER BY partition FOR UPDATE`, ids)
+	if err != nil {
+		return nil, err
+	}
+	whole := map[int32]bool{}
+	var id int32
+	var from int64
+	_, err = pgx.ForEachRow(rows, []any{&id, &from}, func() error {
+		whole[id] = from == 0
+		return nil
+	})
+	return whole, err
+}
+
+type streamState struct {
+	*metering.Stream
+	known []metering.Hole // as they are in the database
+}
+
+func loadStreams(ctx context.Context, tx pgx.Tx, events []metering.Event) (map[metering.ID]*streamState, error) {
+	seen := map[metering.ID]bool{}
+	var ids [][16]byte
+	for i := range events {
+		if id := events[i].Stream; !seen[id] {
+			seen[id] = true
+			ids = append(ids, id)
+		}
+	}
+	streams := map[metering.ID]*streamState{}
+	rows, err := tx.Query(ctx, `SELECT id, partition, next, last_at FROM streams WHERE id = ANY($1)`, ids)
+	if err != nil {
+		return nil, err
+	}
+	var id [16]byte
+	var partition int32
+	var next int64
+	var last time.Time
+	if _, err = pgx.ForEachRow(rows, []any{&id, &partition, &next, &last}, func() error {
+		streams[id] = &streamState{Stream: &metering.Stream{ID: id, Partition: partition, Next: next, LastAt: last.UTC()}}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	rows, err = tx.Query(ctx, `SELECT stream, from_seq, to_seq, after_at, before_at, noticed_at FROM gaps WHERE stream = ANY($1) ORDER BY from_seq`, ids)
+	if err != nil {
+		return nil, err
+	}
+	var h metering.Hole
+	var after *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&id, &h.From, &h.To, &after, &h.Before, &h.Noticed}, func() error {
+		h.After = zero(after)
+		if st := streams[id]; st != nil {
+			st.Holes, st.known = append(st.Holes, h), append(st.known, h)
+		}
+		return nil
+	})
+	return streams, err
+}
+
+// take returns the events that were not counted before.
+func take(streams map[metering.ID]*streamState, events []metering.Event, whole map[int32]bool, now time.Time, r *metering.Result) []*metering.Event {
+	fresh := make([]*metering.Event, 0, len(events))
+	for i := range events {
+		e := &events[i]
+		st := streams[e.Stream]
+		if st == nil {
+			st = &streamState{Stream: metering.NewStream(e.Stream, e.Partition, e.Sequence, whole[e.Partition])}
+			streams[e.Stream] = st
+		}
+		if !st.See(e.Sequence, e.At, now) {
+			r.Repeats++
+			continue
+		}
+		r.Counted++
+		fresh = append(fresh, e)
+	}
+	for _, st := range streams {
+		r.Missing += holes(st.Holes) - holes(st.known)
+	}
+	return fresh
+}
+
+func holes(of []metering.Hole) (n int64) {
+	for _, h := range of {
+		n += h.Len()
+	}
+	return n
+}
