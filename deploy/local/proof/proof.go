@@ -102,6 +102,16 @@ type Result struct {
 	Took time.Duration
 }
 
+// praiseNothing takes the good tone from a finding that has not held: which of its
+// figures are to blame it does not know.
+func (f *Finding) praiseNothing() {
+	for i := range f.Badges {
+		if f.Badges[i].Tone == Good {
+			f.Badges[i].Tone = Plain
+		}
+	}
+}
+
 // ErrInterrupted reports proofs that were left because the context ended.
 var ErrInterrupted = errors.New("the proofs were interrupted")
 
@@ -136,8 +146,8 @@ func Run(ctx context.Context, e *estate.Estate, began time.Time, g Guide) error 
 		if ctx.Err() != nil {
 			return fmt.Errorf("%w in proof %d: %w", ErrInterrupted, number, context.Cause(ctx))
 		}
-		if err != nil {
-			f.Held = false
+		if f.Held = f.Held && err == nil; !f.Held {
+			f.praiseNothing()
 		}
 		g.Ended(Result{Number: number, Title: p.Title, Finding: f, Err: err, Took: time.Since(begun)})
 	}

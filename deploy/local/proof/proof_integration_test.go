@@ -1,0 +1,56 @@
+//go:build integration
+
+package proof_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"penstock.dev/deploy/local/estate"
+	"penstock.dev/deploy/local/proof"
+)
+
+// TestIntegrationEveryProofHolds guarantees that every proof holds on an estate of
+// two gateways, whatever earlier ones have left there, and
+// that nothing but what needs a search store is left out.
+func TestIntegrationEveryProofHolds(t *testing.T) {
+	began := time.Now()
+	e, err := estate.Up(t.Context(), estate.Options{Dir: t.TempDir(), Gateways: 2, Samples: true, Volatile: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, name := range e.Names() {
+				t.Logf("the end of %s", e.Process(name).Tail())
+			}
+		}
+		if err := e.Down(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	page := proof.Page{Began: began}
+	err = proof.Run(t.Context(), e, began, proof.Guide{
+		Begins: func(int, string) {},
+		Ended: func(r proof.Result) {
+			page.Results = append(page.Results, r)
+			if !r.Held {
+				t.Errorf("proof %d, %s: expected %s; measured %s", r.Number, r.Title, r.Expected, r.What())
+			}
+			if r.Done == "" || r.Expected == "" || len(r.Badges) == 0 {
+				t.Errorf("proof %d, %s: it does not show all: %+v", r.Number, r.Title, r.Finding)
+			}
+		},
+		Left: func(title, needs string) { page.Left = append(page.Left, [2]string{title, needs}) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(page.Left) != 1 || page.Left[0][1] != "a search store" || len(page.Results) != len(proof.All())-1 {
+		t.Errorf("%d of %d proofs were run; left out: %v", len(page.Results), len(proof.All()), page.Left)
+	}
+	if _, err := page.Render(); err != nil {
+		t.Error(err)
+	}
+}
