@@ -136,3 +136,20 @@ func random() string {
 // digest is how a code is known: a lookup by it tells nothing about the code,
 // however long it takes.
 func digest(code string) Code { return sha256.Sum256([]byte(code)) }
+
+// A Denial is an access to something that is not the tenant's, or not there.
+type Denial struct {
+	At     time.Time
+	Tenant string // who asked
+	User   string
+	JTI    string
+	Kind   string // invoice or api_key
+	Ref    string // what was asked for
+	Path   string // where
+}
+
+// Kinds of what can be denied.
+const (
+	KindInvoice = "invoice"
+	KindAPIKey  = "api_key"
+)
