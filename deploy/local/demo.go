@@ -75,11 +75,14 @@ func guide(ctx context.Context, cfg config, s *screen, e *estate.Estate) error {
 		return err
 	}
 	s.heading("Summary")
-	summary := s.paint(green, "every proof held")
+	summary := s.paint(green, fmt.Sprintf("all %d proofs held", len(page.Results)))
 	if failed := page.Failed(); failed > 0 {
 		summary = s.paint(red, fmt.Sprintf("%d of %d proofs failed", failed, len(page.Results)))
 	}
 	s.print("  %s, in %s", summary, page.Took())
+	if left := len(page.Left); left > 0 {
+		s.print("  %d not run, for want of what they need", left)
+	}
 	s.print("  The proofs as a page: %s", pageFile)
 	showAddresses(s, e)
 	if !cfg.unguarded {

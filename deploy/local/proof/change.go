@@ -82,12 +82,29 @@ func awaitLimit(ctx context.Context, d *estate.Decider, to target, limit int64) 
 // limitRaised raises a limit many times, measures how long every gateway took to
 // enforce each, and shows that traffic that was cut now passes.
 func limitRaised(ctx context.Context, s *stage) (Finding, error) {
-	const changes, payments, bound = 50, 40, 5 * time.Second // what is promised; a few ms are usual
+	const changes, payments, burst, bound = 50, 40, 10, 5 * time.Second // what is promised; a few ms are usual
+	rule := s.named("raised")
+	if err := s.enforce(ctx, s.tenant("raised", "Raised"), s.burst("raised", 1, burst)); err != nil {
+		return Finding{}, err
+	}
+	key, err := s.key(ctx, "raised")
+	if err != nil {
+		return Finding{}, err
+	}
+	pay := func() ([]answered, error) {
+		return s.sendAll(ctx, payments, http.MethodPost, s.Env["GATEWAY_URL"]+"/payments/v1/pay", key)
+	}
+	begun := time.Now()
+	before, err := pay()
+	if err != nil {
+		return Finding{}, err
+	}
+	earned := int(time.Since(begun) / time.Minute) // on a very slow machine
 	var sent, committed []time.Duration
 	for i := range changes {
 		took, err := change(ctx, s.Estate, target{
-			rule: "acme-burst", fields: estate.Object{"limit": 6000 + i, "burst": 1000},
-			question: estate.Object{"tenant": "acme", "service": "payments", "method": http.MethodPost, "path": "/v1/pay", "cost": 0},
+			rule: rule, fields: estate.Object{"limit": 6000 + i, "burst": 1000},
+			question: estate.Object{"tenant": rule, "service": "payments", "method": http.MethodPost, "path": "/v1/pay", "cost": 0},
 		})
 		if err != nil {
 			return Finding{}, err
@@ -96,22 +113,23 @@ func limitRaised(ctx context.Context, s *stage) (Finding, error) {
 	}
 	slices.Sort(sent)
 	slices.Sort(committed)
-	all, err := s.sendAll(ctx, payments, http.MethodPost, s.Env["GATEWAY_URL"]+"/payments/v1/pay", s.keys["ACME_KEY"])
+	after, err := pay()
 	if err != nil {
 		return Finding{}, err
 	}
-	worst, want := sent[changes-1], fmt.Sprintf("%d × 200", payments)
+	worst, passed := sent[changes-1], with(before, http.StatusOK)
 	return Finding{
-		Done: fmt.Sprintf("the rule acme-burst raised %d times by PUT to rule-admin while decisions are asked for, then the %d payments again",
-			changes, payments),
-		Expected: fmt.Sprintf("each enforced within the promised %.0f s; then %s", bound.Seconds(), want),
-		Measured: fmt.Sprintf("from the commit to the first decision under the new limit: median %s, slowest %s (from sending the PUT %s and %s); then %s",
-			ms(committed[changes/2]), ms(committed[changes-1]), ms(sent[changes/2]), ms(sent[changes-1]), tally(all)),
+		Done: fmt.Sprintf("%d payments under a rule of 1 a minute, %d at once; the rule raised %d times by PUT to rule-admin while decisions are asked for; the %d payments again",
+			payments, burst, changes, payments),
+		Expected: fmt.Sprintf("%d × 200, %d × 429; each change enforced within the promised %.0f s; then %d × 200", burst, payments-burst, bound.Seconds(), payments),
+		Measured: fmt.Sprintf("%s; from the commit to the first decision under the new limit: median %s, slowest %s (from sending the PUT %s and %s); then %s",
+			tally(before), ms(committed[changes/2]), ms(committed[changes-1]), ms(sent[changes/2]), ms(sent[changes-1]), tally(after)),
 		Badges: []Badge{
+			{"before", fmt.Sprintf("%d of %d passed", passed, payments), Plain},
 			{"in force, median", ms(committed[changes/2]), Good},
 			{"slowest", ms(committed[changes-1]), Good},
-			{"payments", tally(all), Good},
+			{"after", fmt.Sprintf("%d of %d passed", with(after, http.StatusOK), payments), Good},
 		},
-		Held: worst <= bound && tally(all) == want,
+		Held: worst <= bound && burst <= passed && passed <= burst+earned && with(after, http.StatusOK) == payments,
 	}, nil
 }

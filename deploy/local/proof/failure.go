@@ -86,7 +86,7 @@ func (s *stage) awaitStore(ctx context.Context) (time.Duration, error) {
 	begun := time.Now()
 	err := s.await(ctx, 30*time.Second, func(ctx context.Context) error {
 		for _, d := range s.Deciders() {
-			for _, tenant := range []string{s.named("outage-closed"), s.named("overdrawn"), "initech"} {
+			for _, tenant := range []string{s.named("outage-closed"), s.named("overdrawn"), s.named("month")} {
 				got, err := d.Decide(ctx, estate.Object{"tenant": tenant, "cost": 0})
 				if err != nil {
 					return err

@@ -126,10 +126,7 @@ type Guide struct {
 // cannot be finished has failed, and the next one is run. The error is of what
 // kept all further ones from running.
 func Run(ctx context.Context, e *estate.Estate, began time.Time, g Guide) error {
-	s, err := newStage(e, began)
-	if err != nil {
-		return err
-	}
+	s := newStage(e, began)
 	defer s.close()
 	number := 0
 	for _, p := range All() {

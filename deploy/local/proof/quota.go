@@ -12,7 +12,6 @@ import (
 
 // quotaUsedUp spends a small monthly quota by heavy exports.
 func quotaUsedUp(ctx context.Context, s *stage) (Finding, error) {
-	// The plan's rate alone, 100 units at once, would let all of them pass.
 	const units, exports, cost, zone = 60, 5, 20, "America/Chicago"
 	until, err := untilNextMonth(zone)
 	if err != nil {
@@ -23,14 +22,20 @@ func quotaUsedUp(ctx context.Context, s *stage) (Finding, error) {
 			return Finding{}, err
 		}
 	}
-	_, err = change(ctx, s.Estate, target{
-		rule: "free-month", fields: estate.Object{"limit": units},
-		question: estate.Object{"tenant": "initech", "service": "export", "method": http.MethodPost, "path": "/v1/export", "cost": 0},
-	})
+	tenant := s.tenant("month", "A month's quota")
+	tenant.body["zone"] = zone
+	err = s.enforce(ctx, tenant, object{"rules", tenant.id, estate.Object{
+		"kind": "quota", "algorithm": "quota", "subject": []string{"tenant"}, "match": estate.Object{"tenant": tenant.id},
+		"limit": units, "period": estate.Object{"unit": "month", "count": 1, "alignment": "calendar"},
+	}})
 	if err != nil {
 		return Finding{}, err
 	}
-	all, err := s.sendAll(ctx, exports, http.MethodPost, s.Env["GATEWAY_URL"]+"/export/v1/export", s.keys["INITECH_KEY"])
+	key, err := s.key(ctx, "month")
+	if err != nil {
+		return Finding{}, err
+	}
+	all, err := s.sendAll(ctx, exports, http.MethodPost, s.Env["GATEWAY_URL"]+"/export/v1/export", key)
 	if err != nil {
 		return Finding{}, err
 	}
@@ -41,7 +46,7 @@ func quotaUsedUp(ctx context.Context, s *stage) (Finding, error) {
 	retry := all[len(all)-1].retryAfter
 	seconds, _ := strconv.Atoi(retry) // one that is absent is no number of seconds to wait either
 	return Finding{
-		Done: fmt.Sprintf("%d exports of %d units each as initech, under the rule free-month (quota, put to %d units a calendar month of %s)",
+		Done: fmt.Sprintf("%d exports of %d units each under a quota of %d a calendar month, of a tenant in %s",
 			exports, cost, units, zone),
 		Expected: fmt.Sprintf("%s, Retry-After %.0f, give or take 2: the seconds until that month ends", want, until.Seconds()),
 		Measured: fmt.Sprintf("%s, Retry-After %s", tally(all), retry),

@@ -18,27 +18,35 @@ import (
 // searchWithin bounds the wait for documents.
 const searchWithin = 30 * time.Second
 
-// refusalsFound has globex refused, and asks the search store for just that. A
+// refusalsFound has a tenant refused, and asks the search store for just that. A
 // store that somebody else runs may hold documents of before.
 func refusalsFound(ctx context.Context, s *stage) (Finding, error) {
-	const exports, cost = 40, 20
-	before, err := find(ctx, s.Estate, s.began)
+	const asked, limit = 40, 10
+	tenant := s.named("refused")
+	err := s.enforce(ctx, s.tenant("refused", "Refused"), object{"rules", tenant, estate.Object{
+		"kind": "rate", "algorithm": "sliding_window_log", "subject": []string{"tenant"}, "match": estate.Object{"tenant": tenant},
+		"limit": limit, "window": "1h",
+	}})
 	if err != nil {
 		return Finding{}, err
 	}
-	all, err := s.sendAll(ctx, exports, http.MethodPost, s.Env["GATEWAY_URL"]+"/export/v1/export", s.keys["GLOBEX_KEY"])
+	key, err := s.key(ctx, "refused")
+	if err != nil {
+		return Finding{}, err
+	}
+	all, err := s.sendAll(ctx, asked, http.MethodGet, s.Env["GATEWAY_URL"]+"/search/v1/search?q=tea", key)
 	if err != nil {
 		return Finding{}, err
 	}
 	answered, refused := time.Now(), int64(with(all, http.StatusTooManyRequests))
-	got, err := awaitFound(ctx, s.Estate, s.began, before.refused+refused)
+	got, err := awaitFound(ctx, s.Estate, tenant, s.began, refused)
 	if err != nil {
 		return Finding{}, err
 	}
-	took, found := time.Since(answered), got.refused-before.refused
+	took, found := time.Since(answered), got.refused
 	return Finding{
-		Done: fmt.Sprintf("%d exports of %d units each as globex, under the rule silver-rate (GCRA, burst 200), then a search for tenantId globex, statusCode 429, ts of the last hour",
-			exports, cost),
+		Done: fmt.Sprintf("%d searches under a rule of %d an hour (log), then a search for tenantId %s, statusCode 429, ts of the last hour",
+			asked, limit, tenant),
 		Expected: fmt.Sprintf("as many documents as were refused here, %d; and of all decisions so far no number of a stream missing", refused),
 		Measured: fmt.Sprintf("%d documents, the last of them found %.1f s after its request was answered; of %d decisions in %d streams %d are missing",
 			found, took.Seconds(), got.documents+got.missing, got.streams, got.missing),
@@ -48,25 +56,25 @@ func refusalsFound(ctx context.Context, s *stage) (Finding, error) {
 			{"after", fmt.Sprintf("%.1f s", took.Seconds()), Plain},
 			{"missing", fmt.Sprintf("%d of %d decisions", got.missing, got.documents+got.missing), Good},
 		},
-		Held: refused > 0 && found == refused && got.missing == 0,
+		Held: refused == asked-limit && found == refused && got.missing == 0,
 	}, nil
 }
 
 // What a search has found.
 type found struct {
-	refused            int64 // globex, 429, the last hour
+	refused            int64 // of the tenant, 429, the last hour
 	documents, streams int64 // since the demo began
 	missing            int64 // numbers of these streams without a document
 }
 
 // awaitFound asks until as many refusals as that are found and no document is
 // missing, or time is up, and returns the last answer.
-func awaitFound(ctx context.Context, e *estate.Estate, began time.Time, refused int64) (found, error) {
+func awaitFound(ctx context.Context, e *estate.Estate, tenant string, began time.Time, refused int64) (found, error) {
 	deadline := time.Now().Add(searchWithin)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		got, err := find(ctx, e, began)
+		got, err := find(ctx, e, tenant, began)
 		if err != nil || got.refused == refused && got.missing == 0 || time.Now().After(deadline) {
 			return got, err
 		}
@@ -78,7 +86,7 @@ func awaitFound(ctx context.Context, e *estate.Estate, began time.Time, refused 
 	}
 }
 
-const refusals = `{"query": {"bool": {"filter": [{"term": {"tenantId": "globex"}},
+const refusals = `{"query": {"bool": {"filter": [{"term": {"tenantId": %q}},
   {"term": {"statusCode": 429}}, {"range": {"ts": {"gte": "now-1h"}}}]}}}`
 
 // Events of a stream are numbered from 1, so the last number is also how many
@@ -86,9 +94,9 @@ const refusals = `{"query": {"bool": {"filter": [{"term": {"tenantId": "globex"}
 const streams = `{"size": 0, "track_total_hits": true, "query": {"range": {"ts": {"gte": %q}}}, "aggs": {"streams": {
   "terms": {"field": "streamId", "size": 1000}, "aggs": {"last": {"max": {"field": "sequence"}}}}}}`
 
-func find(ctx context.Context, e *estate.Estate, began time.Time) (found, error) {
+func find(ctx context.Context, e *estate.Estate, tenant string, began time.Time) (found, error) {
 	var f found
-	total, err := search(ctx, e, "_count", refusals)
+	total, err := search(ctx, e, "_count", fmt.Sprintf(refusals, tenant))
 	if err != nil {
 		return f, err
 	}

@@ -31,12 +31,12 @@ func TestMissingDocumentsAreSeen(t *testing.T) {
 	}))
 	defer store.Close()
 	e := &estate.Estate{Env: map[string]string{"ELASTICSEARCH_URL": store.URL}}
-	got, err := find(t.Context(), e, time.Now())
+	got, err := find(t.Context(), e, "acme", time.Now())
 	if want := (found{refused: 30, documents: 11, streams: 2, missing: 2}); err != nil || got != want {
 		t.Errorf("found %+v, %v; want %+v", got, err, want)
 	}
 	broken = true
-	if _, err := find(t.Context(), e, time.Now()); err == nil || !strings.Contains(err.Error(), "all shards failed") {
+	if _, err := find(t.Context(), e, "acme", time.Now()); err == nil || !strings.Contains(err.Error(), "all shards failed") {
 		t.Errorf("err = %v, want what the store said", err)
 	}
 }

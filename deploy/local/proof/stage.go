@@ -21,25 +21,26 @@ import (
 type stage struct {
 	*estate.Estate
 	admin *estate.Admin
-	keys  map[string]string // of the sample catalogue, by their names in keys.env
 	began time.Time
 	mark  string // makes names new where an earlier demo may have left the same
 	http  *http.Client
 }
 
-func newStage(e *estate.Estate, began time.Time) (*stage, error) {
-	keys, err := e.Keys()
-	if err != nil {
-		return nil, err
-	}
-	s := &stage{Estate: e, admin: e.Admin(), keys: keys, began: began, http: &http.Client{
+func newStage(e *estate.Estate, began time.Time) *stage {
+	s := &stage{Estate: e, admin: e.Admin(), began: began, http: &http.Client{
 		Timeout:   10 * time.Second,
 		Transport: &http.Transport{MaxIdleConnsPerHost: 64},
 	}}
-	if e.Process(estate.Redis) == nil || e.Process(estate.Postgres) == nil {
+	if !ownsAll(e) {
 		s.mark = "-" + strconv.FormatInt(began.Unix(), 36)
 	}
-	return s, nil
+	return s
+}
+
+// ownsAll reports whether all that an estate keeps began with it.
+func ownsAll(e *estate.Estate) bool {
+	return e.Process(estate.Redis) != nil && e.Process(estate.Postgres) != nil && e.Process(estate.Kafka) != nil &&
+		(searchStore(e) != "" || e.Process(estate.Elasticsearch) != nil || e.Process(estate.OpenSearch) != nil)
 }
 
 func (s *stage) close() { s.http.CloseIdleConnections() }
