@@ -151,3 +151,22 @@ func holes(of []metering.Hole) (n int64) {
 	}
 	return n
 }
+
+// CountedTo is when the newest record that was counted came, by partition.
+func (s *Store) CountedTo(ctx context.Context) (map[int32]time.Time, error) {
+	out := map[int32]time.Time{}
+	err := s.inTx(ctx, "counted to", func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT partition, record_at FROM partitions`)
+		if err != nil {
+			return err
+		}
+		var p int32
+		var at time.Time
+		_, err = pgx.ForEachRow(rows, []any{&p, &at}, func() error {
+			out[p] = at.UTC()
+			return nil
+		})
+		return err
+	})
+	return out, err
+}

@@ -170,4 +170,3 @@ func (s *Store) issue(ctx context.Context, tx pgx.Tx, f invoice.Facts, body invo
 	}
 	return tx.SendBatch(ctx, batch).Close()
 }
-
