@@ -25,6 +25,7 @@ type Change struct {
 	Rule     *Rule
 	Wallet   *Wallet
 	Grant    *Grant
+	APIKey   *APIKey
 }
 
 // A Kind is a kind of object.
@@ -38,6 +39,7 @@ const (
 	KindRule     Kind = "rule"
 	KindWallet   Kind = "wallet"
 	KindGrant    Kind = "grant"
+	KindAPIKey   Kind = "api_key"
 )
 
 // A Tenant is a customer.
@@ -93,3 +95,6 @@ type Grant struct {
 	Expired       int64     // units found unspent at its end
 	Reason        string
 }
+
+// An APIKey is whose a key is. One that is revoked was theirs.
+type APIKey struct{ Tenant string }

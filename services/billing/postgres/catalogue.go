@@ -47,6 +47,12 @@ func learn(ctx context.Context, tx pgx.Tx, c catalog.Change, now time.Time) erro
 		return learnRule(ctx, tx, c)
 	case catalog.KindGrant:
 		return learnGrant(ctx, tx, c)
+	case catalog.KindAPIKey:
+		if c.APIKey == nil {
+			return nil
+		}
+		_, err := tx.Exec(ctx, `INSERT INTO api_keys (id, tenant) VALUES ($1, $2) ON CONFLICT DO NOTHING`, c.ID, c.APIKey.Tenant)
+		return err
 	case catalog.KindWallet:
 		if c.Wallet == nil {
 			return nil

@@ -60,7 +60,7 @@ func (s *Store) Invoice(ctx context.Context, tenant, id string, now time.Time) (
 			}
 			return account.ErrNotFound
 		}
-		rows, err := tx.Query(ctx, selectInvoice+` WHERE tenant = $1 AND number = $2`, tenant, id)
+		rows, err := tx.Query(ctx, selectInvoice+` WHERE tenant = $1 AND number = $2`, tenant, clean(id))
 		if err != nil {
 			return err
 		}

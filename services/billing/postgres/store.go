@@ -13,12 +13,14 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"penstock.dev/services/billing/access"
 	"penstock.dev/services/billing/account"
 	"penstock.dev/services/internal/postgres"
 )
@@ -107,7 +109,8 @@ func (s *Store) Ready(ctx context.Context) error {
 // fail turns an error of the database into one of the account.
 func fail(doing string, err error) error {
 	switch {
-	case err == nil || errors.Is(err, account.ErrUnavailable) || errors.Is(err, account.ErrNotFound):
+	case err == nil || errors.Is(err, account.ErrUnavailable) || errors.Is(err, account.ErrNotFound) ||
+		errors.Is(err, access.ErrNotFound) || errors.Is(err, access.ErrRefused):
 		return err
 	case errors.Is(postgres.Away(err), postgres.ErrUnavailable):
 		return fmt.Errorf("%s: %w: %w", doing, account.ErrUnavailable, err)
@@ -137,4 +140,9 @@ func zero(t *time.Time) time.Time {
 		return time.Time{}
 	}
 	return t.UTC()
+}
+
+// clean is a text from outside that PostgreSQL can hold.
+func clean(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }

@@ -82,6 +82,8 @@ func change(r *rulesv1.Record) (catalog.Change, bool, error) {
 		c.Endpoint = &catalog.Endpoint{Service: e.Service, Method: e.Method, Path: text(e.Path), Cost: e.Cost}
 	case r.Rule != nil:
 		c.Rule = rule(r.Rule)
+	case r.APIKey != nil:
+		c.APIKey = &catalog.APIKey{Tenant: r.APIKey.Tenant}
 	case r.Wallet != nil:
 		c.Wallet = &catalog.Wallet{Tenant: r.Wallet.Tenant, Meter: r.Wallet.Meter, GrantedTotal: r.Wallet.GrantedTotal}
 	case r.Grant != nil:

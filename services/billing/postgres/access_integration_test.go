@@ -1,0 +1,112 @@
+//go:build integration
+
+package postgres_test
+
+import (
+	"crypto/sha256"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock.dev/services/billing/access"
+	"penstock.dev/services/billing/catalog"
+)
+
+// TestIntegrationPortalGrants guarantees the life of a portal token in the database: it is
+// good until it is revoked, its code opens one session however many ask at once, and a
+// session ends with what it grew from.
+func TestIntegrationPortalGrants(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx, now := t.Context(), at(t, "2026-06-02T10:00:00Z")
+	code := sha256.Sum256([]byte("code"))
+	g := access.Grant{JTI: "j1", Tenant: "acme", User: "u1", IssuedAt: now, ExpiresAt: now.Add(time.Hour)}
+	if err := r.Issue(ctx, g, code, now.Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	good := func(jti string) bool {
+		t.Helper()
+		ok, err := r.Good(ctx, jti)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ok
+	}
+	if !good("j1") || good("other") {
+		t.Error("what was issued is not good, or what was not is")
+	}
+	if _, err := r.Redeem(ctx, code, "late", now.Add(time.Minute)); !errors.Is(err, access.ErrRefused) {
+		t.Errorf("a code that is over opens a session: %v", err)
+	}
+	errs := make([]error, 10)
+	grants := make([]access.Grant, 10)
+	var wg sync.WaitGroup
+	for i := range errs {
+		wg.Go(func() { grants[i], errs[i] = r.Redeem(ctx, code, string(rune('a'+i)), now) })
+	}
+	wg.Wait()
+	var session access.Grant
+	opened := 0
+	for i, err := range errs {
+		switch {
+		case err == nil:
+			opened++
+			session = grants[i]
+		case !errors.Is(err, access.ErrRefused):
+			t.Errorf("redeem: %v", err)
+		}
+	}
+	if opened != 1 || session.Tenant != "acme" || session.User != "u1" || session.ExpiresAt != g.ExpiresAt || !good(session.JTI) {
+		t.Fatalf("%d sessions, the last %+v, want one of the grant's", opened, session)
+	}
+	if err := r.Revoke(ctx, "j1", now); err != nil {
+		t.Fatal(err)
+	}
+	if good("j1") || good(session.JTI) {
+		t.Error("what is revoked is good")
+	}
+	if err := r.Revoke(ctx, "nobody", now); !errors.Is(err, access.ErrNotFound) {
+		t.Errorf("revoking what was never issued: %v", err)
+	}
+	second := sha256.Sum256([]byte("second"))
+	if err := r.Issue(ctx, access.Grant{JTI: "j2", Tenant: "acme", IssuedAt: now, ExpiresAt: now.Add(time.Hour)}, second, now.Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Revoke(ctx, "j2", now); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Redeem(ctx, second, "s2", now); !errors.Is(err, access.ErrRefused) {
+		t.Errorf("the code of a revoked token opens a session: %v", err)
+	}
+}
+
+// TestIntegrationDenials guarantees that the audit tells whose object was asked for, and
+// that a key stays its tenant's when it is revoked.
+func TestIntegrationDenials(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	now := at(t, "2026-01-10T00:00:00Z")
+	key := catalog.Change{Kind: catalog.KindAPIKey, ID: "b-1", APIKey: &catalog.APIKey{Tenant: "b"}}
+	r.learn(now, gold(t), tenant("b", "gold", "UTC"), key)
+	r.finalize(at(t, "2026-02-01T00:00:00Z"))
+	for kind, ref := range map[string]string{access.KindInvoice: "INV-0000001", access.KindAPIKey: "b-1"} {
+		for _, ask := range []string{ref, "nothing\x00"} {
+			if err := r.Denied(t.Context(), access.Denial{At: now, Tenant: "a", User: "u", JTI: "j", Kind: kind, Ref: ask, Path: "/v1/" + ask}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	owners := query[string](r, `SELECT kind || ' ' || coalesce(owner, '-') FROM portal_denials ORDER BY kind, owner`)
+	want := []string{"api_key b", "api_key -", "invoice b", "invoice -"}
+	for i := range want {
+		if len(owners) != len(want) || owners[i] != want[i] {
+			t.Fatalf("the audit has %v, want %v", owners, want)
+		}
+	}
+	for tenant, want := range map[string]bool{"b": true, "a": false} {
+		if has, err := r.HasKey(t.Context(), tenant, "b-1"); err != nil || has != want {
+			t.Errorf("%s has b's key: %v %v, want %v", tenant, has, err, want)
+		}
+	}
+}
