@@ -72,6 +72,7 @@ func All() []Proof {
 		{Title: "The same top-up, sent fifty times at once, is granted once", run: topUpOnce},
 		{Title: "A request that the upstream failed is given back", run: failedUpstream},
 		{Title: "A shadow rule reports and never cuts", run: shadowRule},
+		{Title: "80 % and 100 % are told to whoever listens, once each", run: thresholdsOnce, needs: watcher},
 		{Title: "A limit is raised while traffic flows", run: limitRaised},
 		{Title: "Every refusal can be searched for", run: refusalsFound, needs: searchStore},
 		{Title: "Without Redis each rule fails as it says, and then counts on", run: redisStopped, needs: ownRedis},
