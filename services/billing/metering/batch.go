@@ -41,8 +41,8 @@ type Calendar interface {
 
 // A UsageKey is one line of what was used.
 type UsageKey struct {
-	Tenant, Meter, Application, Service, Endpoint string
-	Kind                                          Kind
+	Tenant, Meter, Application, APIKey, Service, Endpoint string
+	Kind                                                  Kind
 	Place
 }
 
@@ -130,7 +130,7 @@ func (b *Batch) Add(e *Event, in Calendar) error {
 	}
 	for _, m := range counts {
 		sum(b.Usage, UsageKey{
-			Tenant: e.Tenant, Meter: m.Meter, Application: e.Application, Service: e.Service, Endpoint: e.Endpoint,
+			Tenant: e.Tenant, Meter: m.Meter, Application: e.Application, APIKey: e.APIKey, Service: e.Service, Endpoint: e.Endpoint,
 			Kind: kind(e.Verdict, place), Place: place,
 		}).Plus(m.Count)
 	}

@@ -28,7 +28,9 @@ func (s *Store) Issue(ctx context.Context, g access.Grant, code access.Code, cod
 // Good reports whether a grant was issued and not revoked.
 func (s *Store) Good(ctx context.Context, jti string) (good bool, err error) {
 	err = s.inTx(ctx, "good", func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM portal_grants WHERE jti = $1 AND revoked_at IS NULL)`, jti).Scan(&good)
+		// A session that was opened while its grant was revoked is not marked itself.
+		return tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM portal_grants g LEFT JOIN portal_grants o ON o.jti = g.origin
+			WHERE g.jti = $1 AND g.revoked_at IS NULL AND o.revoked_at IS NULL)`, jti).Scan(&good)
 	})
 	return good, err
 }
@@ -53,8 +55,6 @@ func (s *Store) Redeem(ctx context.Context, code access.Code, session string, no
 	g := access.Grant{JTI: session, IssuedAt: now.UTC().Truncate(time.Second)}
 	err := s.inTx(ctx, "redeem", func(tx pgx.Tx) error {
 		var origin string
-		// The grant's row is locked: one that is revoked at the same time is revoked
-		// before, or finds the session.
 		err := tx.QueryRow(ctx, `WITH taken AS (DELETE FROM portal_codes WHERE digest = $1 AND expires_at > $2 RETURNING jti)
 			SELECT jti, tenant, username, expires_at FROM portal_grants
 			WHERE jti = (SELECT jti FROM taken) AND revoked_at IS NULL AND expires_at > $2 FOR UPDATE`, code[:], now).Scan(&origin, &g.Tenant, &g.User, &g.ExpiresAt)

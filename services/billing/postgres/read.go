@@ -59,6 +59,15 @@ func countedTo(ctx context.Context, q querier) (time.Time, error) {
 
 // Usage is what was used in the days that a span touches.
 func (s *Store) Usage(ctx context.Context, tenant string, of period.Span) (account.Usage, error) {
+	return s.usage(ctx, tenant, "", of)
+}
+
+// KeyUsage is what of it was used by one API key.
+func (s *Store) KeyUsage(ctx context.Context, tenant, key string, of period.Span) (account.Usage, error) {
+	return s.usage(ctx, tenant, key, of)
+}
+
+func (s *Store) usage(ctx context.Context, tenant, key string, of period.Span) (account.Usage, error) {
 	var u account.Usage
 	err := s.read(ctx, "usage", func(tx pgx.Tx) error {
 		zone, days, err := daysOf(ctx, tx, tenant, of)
@@ -72,8 +81,8 @@ func (s *Store) Usage(ctx context.Context, tenant string, of period.Span) (accou
 		rows, err := tx.Query(ctx, `SELECT u.day, u.meter, u.application, u.service, u.endpoint, coalesce(e.method, ''), coalesce(e.path, ''),
 				sum(u.calls)::bigint, sum(u.units)::bigint, sum(u.returned)::bigint, sum(u.degraded)::bigint, sum(u.prepaid)::bigint
 			FROM usage u LEFT JOIN endpoints e ON e.id = u.endpoint
-			WHERE u.tenant = $1 AND u.day >= $2 AND u.day < $3
-			GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 4, 5, 3`, tenant, days.Start, days.End)
+			WHERE u.tenant = $1 AND u.day >= $2 AND u.day < $3 AND ($4 = '' OR u.api_key = $4)
+			GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 4, 5, 3`, tenant, days.Start, days.End, clean(key))
 		if err != nil {
 			return err
 		}

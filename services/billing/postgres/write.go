@@ -108,14 +108,14 @@ func (w *writer) usage(b *metering.Batch, r *metering.Result) {
 		if k.Kind != metering.InPeriod {
 			r.Late++
 		}
-		rows.add([]string{k.Tenant, string(k.Kind), k.Meter, k.Application, k.Service, k.Endpoint},
+		rows.add([]string{k.Tenant, string(k.Kind), k.Meter, k.Application, k.Service, k.Endpoint, k.APIKey},
 			[]time.Time{k.Period, k.Into, k.Day}, []int64{c.Calls, c.Units, c.Returned, c.Degraded, c.Prepaid, c.Unpriced})
 	}
 	if len(b.Usage) > 0 {
-		w.batch.Queue(`INSERT INTO usage AS u (tenant, kind, meter, application, service, endpoint, period_start, into_start, day, calls, units, returned, degraded, prepaid, unpriced)
-			SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::timestamptz[], $8::timestamptz[], $9::timestamptz[],
-				$10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[])
-			ON CONFLICT (tenant, into_start, period_start, kind, day, meter, endpoint, service, application) DO UPDATE SET
+		w.batch.Queue(`INSERT INTO usage AS u (tenant, kind, meter, application, service, endpoint, api_key, period_start, into_start, day, calls, units, returned, degraded, prepaid, unpriced)
+			SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::timestamptz[], $9::timestamptz[], $10::timestamptz[],
+				$11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[])
+			ON CONFLICT (tenant, into_start, period_start, kind, day, meter, endpoint, service, application, api_key) DO UPDATE SET
 				calls = u.calls + excluded.calls, units = u.units + excluded.units, returned = u.returned + excluded.returned,
 				degraded = u.degraded + excluded.degraded, prepaid = u.prepaid + excluded.prepaid, unpriced = u.unpriced + excluded.unpriced`, rows.args()...)
 	}

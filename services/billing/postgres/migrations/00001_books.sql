@@ -140,13 +140,14 @@ CREATE TABLE usage (
     application  text COLLATE "C" NOT NULL,
     service      text COLLATE "C" NOT NULL,
     endpoint     text COLLATE "C" NOT NULL,
+    api_key      text COLLATE "C" NOT NULL,
     calls        bigint NOT NULL,
     units        bigint NOT NULL CHECK (units >= 0),
     returned     bigint NOT NULL CHECK (returned >= 0),
     degraded     bigint NOT NULL,
     prepaid      bigint NOT NULL,
     unpriced     bigint NOT NULL,
-    PRIMARY KEY (tenant, into_start, period_start, kind, day, meter, endpoint, service, application),
+    PRIMARY KEY (tenant, into_start, period_start, kind, day, meter, endpoint, service, application, api_key),
     CHECK ((kind = 'usage') = (period_start = into_start))
 );
 CREATE INDEX usage_days ON usage (tenant, day);
