@@ -74,6 +74,8 @@ func All() []Proof {
 		{Title: "A shadow rule reports and never cuts", run: shadowRule},
 		{Title: "80 % and 100 % are told to whoever listens, once each", run: thresholdsOnce, needs: watcher},
 		{Title: "A limit is raised while traffic flows", run: limitRaised},
+		{Title: "Nobody sees another's numbers: a forged parameter, a forged token", run: forgedPortal, needs: biller},
+		{Title: "The month's invoice is what the counters say", run: invoiceIsTheCounters, needs: biller},
 		{Title: "Every refusal can be searched for", run: refusalsFound, needs: searchStore},
 		{Title: "Without Redis each rule fails as it says, and then counts on", run: redisStopped, needs: ownRedis},
 	}
