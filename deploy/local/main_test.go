@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
 
 	"penstock.dev/deploy/local/estate"
+	"penstock.dev/deploy/local/proof"
 )
 
 func env(pairs ...string) func(string) string {
@@ -68,12 +70,19 @@ func TestScreenKeepsToItsWidth(t *testing.T) {
 	s.heading("Proof 1")
 	s.labelled("done", strings.Repeat("forty payments × one gateway, ", 12))
 	s.failure(errProof)
+	s.result(proof.Result{Title: "It breaks", Err: errors.New(strings.Repeat("no route to host ", 12))})
+	s.result(proof.Result{Finding: proof.Finding{Done: strings.Repeat("40 × 200, ", 20), Expected: "200", Measured: "200", Held: true}})
 	e := &estate.Estate{Env: map[string]string{
 		"DATABASE_URL":      "postgres://postgres@127.0.0.1:18511/rule_admin?sslmode=disable",
 		"ELASTICSEARCH_URL": "http://127.0.0.1:18516",
 	}}
 	showTries(s, e, ".run/"+demoDir, true)
 	showAddresses(s, e)
+	for _, want := range []string{"could not be finished: no route", "FAILED", "held"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the screen lacks %q", want)
+		}
+	}
 	if strings.Contains(out.String(), "\x1b") {
 		t.Errorf("escape sequences in %q", out.String())
 	}
