@@ -9,6 +9,9 @@
 //     consumer group: it commits nothing, so a restart replays everything.
 //   - Consume reads as a member of a consumer group, at-least-once: it commits
 //     what its handler has made durable and nothing else.
+//   - Transact does so too, and writes what its handler makes of a batch in one
+//     transaction with the batch's offsets: exactly once.
+//   - ReadPartition reads one partition to its end, open transactions included.
 //   - ReadSince reads a topic from a point in time to its end, and returns;
 //     ReadRange from offsets.
 //   - EnsureTopics creates what is missing and changes nothing that exists.

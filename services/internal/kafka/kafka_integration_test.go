@@ -29,6 +29,10 @@ func TestIntegrationKafka(t *testing.T) {
 		kills(t, b)
 		restarts(t, b)
 	})
+	t.Run("transact", func(t *testing.T) {
+		transacts(t, b)
+		readsPartitions(t, b)
+	})
 	t.Run("replay", func(t *testing.T) {
 		b.CreateTopic("replay", 4)
 		stamped(b, "replay", 0, 30)

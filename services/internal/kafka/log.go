@@ -73,12 +73,13 @@ func (c *Client) ReadLog(ctx context.Context, topic string, h LogHandler) error 
 	}
 }
 
-// A reader is one ReadLog or ReadSince.
+// A reader is one ReadLog, ReadSince or ReadPartition.
 type reader struct {
 	client  *Client
 	topic   string
 	handler LogHandler
 	once    bool         // the end is the end, and nobody is told
+	only    *int32       // the one partition to read, open transactions included; nil: all
 	told    bool         // CaughtUp was called
 	id      kadm.TopicID // of the incarnation being read; zero before the first
 
@@ -153,7 +154,8 @@ func (r *reader) enter(id kadm.TopicID, bounds []bound, waited bool) {
 }
 
 // A bound is where one partition began and ended when it was looked at. End is
-// the last stable offset: what lies beyond may still be rolled back.
+// the last stable offset: what lies beyond may still be rolled back. Of the one
+// partition that ReadPartition reads it is the end.
 type bound struct {
 	partition  int32
 	start, end int64
@@ -182,7 +184,11 @@ func (r *reader) look(ctx context.Context) (kadm.TopicID, []bound, error) {
 	if err != nil {
 		return none, nil, err
 	}
-	ends, err := r.admin.ListCommittedOffsets(ctx, r.topic)
+	list := r.admin.ListCommittedOffsets
+	if r.only != nil {
+		list = r.admin.ListEndOffsets
+	}
+	ends, err := list(ctx, r.topic)
 	if err == nil {
 		err = ends.Error()
 	}
@@ -191,6 +197,9 @@ func (r *reader) look(ctx context.Context) (kadm.TopicID, []bound, error) {
 	}
 	bounds := make([]bound, 0, len(detail.Partitions))
 	for _, p := range detail.Partitions.Numbers() {
+		if r.only != nil && *r.only != p {
+			continue
+		}
 		start, ok1 := starts.Lookup(r.topic, p)
 		end, ok2 := ends.Lookup(r.topic, p)
 		if !ok1 || !ok2 {

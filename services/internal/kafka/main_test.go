@@ -14,5 +14,8 @@ func TestMain(m *testing.M) {
 	if addr := os.Getenv(victimBroker); addr != "" {
 		os.Exit(victim(addr))
 	}
+	if addr := os.Getenv(victimWriter); addr != "" {
+		os.Exit(dyingWriter(addr))
+	}
 	goleak.VerifyTestMain(m)
 }

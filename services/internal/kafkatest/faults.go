@@ -3,6 +3,7 @@ package kafkatest
 import (
 	"context"
 	"hash/crc32"
+	"sync"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -177,4 +178,27 @@ func (b *Broker) end(topic string, partition int32) int64 {
 		b.t.Fatalf("end of %s-%d: %+v", topic, partition, o)
 	}
 	return o.Offset
+}
+
+// Stall holds every request of one kind back, while the broker serves the others,
+// until the returned function is called. Requests that were held back are then
+// served, also when who sent them is gone.
+func (b *Broker) Stall(key kmsg.Key) (met <-chan struct{}, release func()) {
+	b.t.Helper()
+	c := b.Cluster()
+	held, requests := make(chan struct{}), make(chan struct{}, 1000)
+	open := sync.OnceFunc(func() { close(held) })
+	b.t.Cleanup(open)
+	c.ControlKey(int16(key), func(kmsg.Request) (kmsg.Response, error, bool) {
+		select {
+		case <-held:
+			return nil, nil, false
+		default:
+		}
+		c.KeepControl()
+		requests <- struct{}{}
+		c.SleepControl(func() { <-held })
+		return nil, nil, false
+	})
+	return requests, open
 }

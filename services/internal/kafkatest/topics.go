@@ -130,6 +130,20 @@ func (b *Broker) Abort(r Record) {
 	}
 }
 
+// Open writes a record in a transaction and leaves it open until the returned
+// function commits it.
+func (b *Broker) Open(r Record) (commit func()) {
+	b.t.Helper()
+	cl, ctx, done := b.client(kgo.TransactionalID("kafkatest-open"))
+	b.t.Cleanup(done)
+	err := cl.BeginTransaction()
+	if err == nil {
+		err = cl.ProduceSync(ctx, &kgo.Record{Topic: r.Topic, Partition: r.Partition, Key: []byte(r.Key), Value: r.Value}).FirstErr()
+	}
+	b.must(err)
+	return func() { b.must(cl.EndTransaction(ctx, kgo.TryCommit)) }
+}
+
 // Consume returns what the topic holds now, committed records only, by
 // partition and offset. A topic that does not exist holds nothing.
 func (b *Broker) Consume(topic string) []Record {
