@@ -29,6 +29,7 @@ var (
 		"services/billing/invoice",
 		"services/billing/metering",
 		"services/billing/rating",
+		"services/billing/reconcile",
 		"services/billing/wallet",
 		"services/gateway/canon",
 		"services/gateway/decide",
