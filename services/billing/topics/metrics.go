@@ -32,25 +32,21 @@ type metrics struct {
 	atRisk       prometheus.Gauge
 }
 
-func counter(name, help string) prometheus.Counter {
-	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
-}
-
 // newMetrics makes every series at once, so that what never happened shows as 0.
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	setAside := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "penstock_billing_set_aside_total", Help: "Records written to the dead-letter topic instead of the books, by reason.",
 	}, []string{"reason"})
 	m := &metrics{
-		events:     counter("penstock_billing_events_total", "Events that were counted."),
-		repeats:    counter("penstock_billing_repeats_total", "Events that came again and had no effect."),
-		missing:    counter("penstock_billing_passed_over_total", "Numbers of events that were passed over when a later one came; some come after all."),
-		late:       counter("penstock_billing_late_lines_total", "Additions to periods that were final: they go to the next invoice."),
-		outOfTime:  counter("penstock_billing_out_of_time_total", "Additions that came too late, or from too far ahead, to be billed."),
-		flagged:    counter("penstock_billing_flagged_entries_total", "Ledger entries that a person should look at."),
+		events:     prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_events_total", Help: "Events that were counted."}),
+		repeats:    prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_repeats_total", Help: "Events that came again and had no effect."}),
+		missing:    prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_passed_over_total", Help: "Numbers of events that were passed over when a later one came; some come after all."}),
+		late:       prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_late_lines_total", Help: "Additions to periods that were final: they go to the next invoice."}),
+		outOfTime:  prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_out_of_time_total", Help: "Additions that came too late, or from too far ahead, to be billed."}),
+		flagged:    prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_flagged_entries_total", Help: "Ledger entries that a person should look at."}),
 		setAside:   map[reason]prometheus.Counter{},
-		rules:      counter("penstock_billing_rules_total", "Changes of the catalogue that were taken."),
-		rulesAside: counter("penstock_billing_rules_set_aside_total", "Records of rules.v1 that could not be taken: what was known before stays."),
+		rules:      prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_rules_total", Help: "Changes of the catalogue that were taken."}),
+		rulesAside: prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_rules_set_aside_total", Help: "Records of rules.v1 that could not be taken: what was known before stays."}),
 		batchSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "penstock_billing_batch_seconds", Help: "Time from reading a batch of events to its being in the books.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
