@@ -41,6 +41,7 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.conn.Close(context.WithoutCancel(t.Context())) })
+	r.exec(`SET search_path = billing`)
 	return r
 }
 

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -50,11 +51,45 @@ const statement = 30 * time.Second
 
 // Open returns a store. It does not dial: Prepare does.
 func Open(ctx context.Context, cfg Config, log *slog.Logger) (*Store, error) {
-	pool, err := postgres.Open(ctx, postgres.Config{URL: cfg.URL, Name: "billing", MaxConns: int32(cfg.MaxConns), Statement: statement})
+	where, err := inSchema(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := postgres.Open(ctx, postgres.Config{URL: where, Name: "billing", MaxConns: int32(cfg.MaxConns), Statement: statement})
 	if err != nil {
 		return nil, err
 	}
 	return &Store{cfg: cfg, pool: pool, log: log}, nil
+}
+
+// Schema is where the tables are, so that other services may have theirs in the same
+// database. A search_path in the URL names another, which must be there.
+const Schema = "billing"
+
+// inSchema is a database's URL with the schema that is used there.
+func inSchema(database string) (string, error) {
+	u, err := url.Parse(database)
+	if err != nil {
+		return "", errors.New("database url: it cannot be read") // the cause repeats it, with its password
+	}
+	q := u.Query()
+	if q.Get("search_path") == "" {
+		q.Set("search_path", Schema)
+		u.RawQuery = q.Encode()
+	}
+	return u.String(), nil
+}
+
+// makeSchema makes the schema when it is missing. Instances that start together take
+// turns, for PostgreSQL makes none of two that are made at once.
+func (s *Store) makeSchema(ctx context.Context) error {
+	return postgres.InTx(ctx, s.pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtext('penstock billing schema'))`)
+		if err == nil {
+			_, err = tx.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS `+Schema)
+		}
+		return postgres.Away(err)
+	})
 }
 
 // Close closes the connections.
@@ -72,7 +107,7 @@ func (s *Store) Prepare(ctx context.Context) error {
 	}
 	const first, last = 100 * time.Millisecond, 5 * time.Second
 	for wait := first; ; wait = min(2*wait, last) {
-		version, err := postgres.Migrate(ctx, s.pool, dir)
+		version, err := s.migrate(ctx, dir)
 		if err == nil {
 			s.prepared.Store(true)
 			s.log.Info("tables are up to date", "version", version)
@@ -91,6 +126,13 @@ func (s *Store) Prepare(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+func (s *Store) migrate(ctx context.Context, dir fs.FS) (int64, error) {
+	if err := s.makeSchema(ctx); err != nil {
+		return 0, fmt.Errorf("schema %s: %w", Schema, err)
+	}
+	return postgres.Migrate(ctx, s.pool, dir)
 }
 
 var errNotPrepared = errors.New("the tables are not prepared yet")
