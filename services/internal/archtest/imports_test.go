@@ -37,6 +37,7 @@ var (
 		"services/outbox-relay/outbox",
 		"services/rule-admin/catalog",
 		"services/rule-admin/ledger",
+		"services/threshold-watcher/threshold",
 		"services/usage-indexer/usagedoc",
 	}
 	// words are the small pure packages that every domain may use.

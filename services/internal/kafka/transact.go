@@ -39,8 +39,9 @@ type TransactHandler interface {
 	// of: with true they and the batch's offsets are stored, with false none of
 	// them are, and the batch is handled again, here or elsewhere.
 	Settled(committed bool)
-	// Assigned is told the partitions, by topic, that were added. It is told so of
-	// every one that comes back, whatever became of it meanwhile.
+	// Assigned is told the partitions, by topic, that a rebalance added, also when
+	// it added none. It is told so of every one that comes back, whatever became of
+	// it meanwhile.
 	Assigned(partitions map[string][]int32)
 	// Revoked is told the partitions, by topic, that were taken away. All of them
 	// are before Transact returns; of one that is lost and comes back at once
@@ -129,6 +130,12 @@ func (m *transactor) membership(ctx context.Context) error {
 	cfg := m.client.cfg
 	opts := append(append(cfg.base(m.client.kgoLog, m.client.door), cfg.producing()...), hook.opt())
 	opts = append(append(opts, m.options()...),
+		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, added map[string][]int32) {
+			m.assigned(added)
+			if len(added) == 0 {
+				m.handler.Assigned(nil)
+			}
+		}),
 		kgo.ProducerLinger(0), // a transaction has what it needs and waits for no company
 		kgo.TransactionalID(m.to.ID),
 		kgo.TransactionTimeout(m.to.Timeout),

@@ -234,3 +234,37 @@ func (b *Broker) DeleteRecords(topic string, partition int32, below int64) {
 		b.t.Fatalf("delete records of %s: %v", topic, err)
 	}
 }
+
+// Config is the configuration of a topic.
+func (b *Broker) Config(topic string) map[string]string {
+	b.t.Helper()
+	cl, ctx, done := b.client()
+	defer done()
+	configs, err := kadm.NewClient(cl).DescribeTopicConfigs(ctx, topic)
+	if err != nil {
+		b.t.Fatalf("configuration of %s: %v", topic, err)
+	}
+	out := make(map[string]string)
+	for _, rc := range configs {
+		for _, c := range rc.Configs {
+			out[c.Key] = c.MaybeValue()
+		}
+	}
+	return out
+}
+
+// End is the offset after the last committed record of a partition.
+func (b *Broker) End(topic string, partition int32) int64 {
+	b.t.Helper()
+	cl, ctx, done := b.client()
+	defer done()
+	ends, err := kadm.NewClient(cl).ListCommittedOffsets(ctx, topic)
+	if err != nil {
+		b.t.Fatalf("end of %s: %v", topic, err)
+	}
+	o, ok := ends.Lookup(topic, partition)
+	if !ok || o.Err != nil {
+		b.t.Fatalf("end of %s-%d: %+v", topic, partition, o)
+	}
+	return o.Offset
+}
