@@ -31,6 +31,7 @@ const (
 	RuleAdmin     = "rule-admin"
 	OutboxRelay   = "outbox-relay"
 	UsageIndexer  = "usage-indexer"
+	Billing       = "billing"
 	Gateway       = "gateway"
 	Gateway2      = "gateway-2"
 )
@@ -38,7 +39,7 @@ const (
 func order() []string {
 	return []string{
 		Redis, Postgres, Kafka, Registry, Elasticsearch, OpenSearch,
-		Sample, RuleAdmin, OutboxRelay, UsageIndexer, Gateway, Gateway2,
+		Sample, RuleAdmin, OutboxRelay, UsageIndexer, Billing, Gateway, Gateway2,
 	}
 }
 

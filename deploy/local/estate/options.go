@@ -149,12 +149,12 @@ const portBlock = 100
 // admin ports from 20.
 func offsets() map[string]int {
 	return map[string]int{
-		Gateway: 0, Gateway2: 1, Sample: 2, RuleAdmin: 3,
+		Gateway: 0, Gateway2: 1, Sample: 2, RuleAdmin: 3, Billing: 4,
 		Redis: 10, Postgres: 11, Kafka: 12, Registry: 13, controller: 14, registryKafka: 15,
 		search: 16, searchTransport: 17,
 		Gateway + adminSuffix: 20, Gateway2 + adminSuffix: 21,
 		RuleAdmin + adminSuffix: 22, OutboxRelay + adminSuffix: 23,
-		UsageIndexer + adminSuffix: 24,
+		UsageIndexer + adminSuffix: 24, Billing + adminSuffix: 27,
 	}
 }
 

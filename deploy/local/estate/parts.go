@@ -52,6 +52,7 @@ func (u *undertaking) build(ctx context.Context) error {
 		{Gateway, "services/gateway", "."},
 		{Sample, "deploy/local", "./sample"},
 		{UsageIndexer, "services/usage-indexer", "."},
+		{Billing, "services/billing", "."},
 	} {
 		if c.process == UsageIndexer && u.v.Search == WithoutSearch {
 			continue
@@ -92,6 +93,7 @@ func (u *undertaking) parts() []part {
 		part{RuleAdmin, control, u.ports(RuleAdmin, RuleAdmin+adminSuffix), u.startRuleAdmin},
 		part{Sample, data, u.ports(Sample), u.startSample},
 		part{OutboxRelay, data, u.ports(OutboxRelay + adminSuffix), u.startOutboxRelay},
+		part{Billing, data, u.ports(Billing, Billing+adminSuffix), u.startBilling},
 		part{Gateway, data, u.ports(Gateway, Gateway+adminSuffix), u.gateway(Gateway)})
 	if u.v.Gateways > 1 {
 		parts = append(parts, part{Gateway2, data, u.ports(Gateway2, Gateway2+adminSuffix), u.gateway(Gateway2)})
@@ -205,6 +207,22 @@ func (u *undertaking) startOutboxRelay(ctx context.Context, run server.Run) (*se
 	})
 }
 
+// startBilling makes invoices some seconds after their periods, so that whoever tries
+// hourly plans sees them. Its tables are in a schema of their own.
+func (u *undertaking) startBilling(ctx context.Context, run server.Run) (*server.Process, error) {
+	return u.service(ctx, Billing, Billing, run, map[string]string{
+		"LISTEN":          u.addr(Billing),
+		"DATABASE_URL":    u.e.Env["DATABASE_URL"],
+		"KAFKA_BROKERS":   u.e.Env["KAFKA_BROKERS"],
+		"SCHEMA_REGISTRY": u.e.Env["SCHEMA_REGISTRY_URL"],
+		"TOKENS":          u.state.Tokens[billingToken],
+		"PORTAL_KEYS":     "estate:" + u.state.PortalKey,
+		"PORTAL_URL":      "http://" + u.addr(Billing),
+		"GRACE":           "5s",
+		"FINALIZE_EVERY":  "1s",
+	})
+}
+
 // startUsageIndexer makes documents that are found a second after the decision,
 // on a store of one node, and keeps them until the estate's data is forgotten:
 // events of any day can be tried.
@@ -276,6 +294,8 @@ func (u *undertaking) env() map[string]string {
 		"ADMIN_URL":                web(RuleAdmin),
 		"RULE_ADMIN_METRICS_URL":   web(RuleAdmin + adminSuffix),
 		"OUTBOX_RELAY_METRICS_URL": web(OutboxRelay + adminSuffix),
+		"BILLING_URL":              web(Billing),
+		"BILLING_METRICS_URL":      web(Billing + adminSuffix),
 		"KAFKA_BROKERS":            u.addr(Kafka),
 		"SCHEMA_REGISTRY_URL":      web(Registry),
 		"REDIS_URL":                "redis://" + u.addr(Redis) + "/0",

@@ -3,6 +3,7 @@ package estate
 import (
 	"context"
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,6 +34,8 @@ type state struct {
 	// ReceiptKey signs the receipts of all gateways. It is not for people, and so
 	// not in estate.env.
 	ReceiptKey string `json:"receipt_key"`
+	// PortalKey signs the portal's tokens: 32 bytes in base64.
+	PortalKey string `json:"portal_key"`
 }
 
 // Names of tokens, as in estate.env.
@@ -40,6 +43,7 @@ const (
 	decisionToken = "DECISION_TOKEN"
 	adminToken    = "ADMIN_TOKEN"
 	readonlyToken = "READONLY_TOKEN"
+	billingToken  = "BILLING_TOKEN"
 )
 
 func readState(dir string) (state, error) {
@@ -72,13 +76,18 @@ func loadState(ctx context.Context, dir string, want variables) (state, error) {
 	if s.Tokens == nil {
 		s.Tokens = map[string]string{}
 	}
-	for _, name := range []string{decisionToken, adminToken, readonlyToken} {
+	for _, name := range []string{decisionToken, adminToken, readonlyToken, billingToken} {
 		if s.Tokens[name] == "" {
 			s.Tokens[name] = rand.Text() // 130 random bits
 		}
 	}
 	if s.ReceiptKey == "" {
 		s.ReceiptKey = rand.Text()
+	}
+	if s.PortalKey == "" {
+		seed := make([]byte, 32)
+		_, _ = rand.Read(seed) // never fails: see its documentation
+		s.PortalKey = base64.StdEncoding.EncodeToString(seed)
 	}
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
