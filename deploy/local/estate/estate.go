@@ -31,6 +31,7 @@ const (
 	RuleAdmin     = "rule-admin"
 	OutboxRelay   = "outbox-relay"
 	UsageIndexer  = "usage-indexer"
+	Watcher       = "threshold-watcher"
 	Billing       = "billing"
 	Gateway       = "gateway"
 	Gateway2      = "gateway-2"
@@ -39,7 +40,7 @@ const (
 func order() []string {
 	return []string{
 		Redis, Postgres, Kafka, Registry, Elasticsearch, OpenSearch,
-		Sample, RuleAdmin, OutboxRelay, UsageIndexer, Billing, Gateway, Gateway2,
+		Sample, RuleAdmin, OutboxRelay, UsageIndexer, Watcher, Billing, Gateway, Gateway2,
 	}
 }
 

@@ -89,7 +89,7 @@ func TestIntegrationUpIsIdempotent(t *testing.T) {
 
 	first := up(estate.Options{Gateways: 2, Samples: true, Search: estate.WithElasticsearch})
 	running := pids(t, dir)
-	for _, name := range []string{"redis", "postgres", "kafka", "sample", "rule-admin", "outbox-relay", "billing", "gateway", "gateway-2", "elasticsearch", "usage-indexer"} {
+	for _, name := range []string{"redis", "postgres", "kafka", "sample", "rule-admin", "outbox-relay", "threshold-watcher", "billing", "gateway", "gateway-2", "elasticsearch", "usage-indexer"} {
 		if running[name] == 0 {
 			t.Errorf("no pid file of %s", name)
 		}

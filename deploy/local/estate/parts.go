@@ -51,6 +51,7 @@ func (u *undertaking) build(ctx context.Context) error {
 		{OutboxRelay, "services/outbox-relay", "."},
 		{Gateway, "services/gateway", "."},
 		{Sample, "deploy/local", "./sample"},
+		{Watcher, "services/threshold-watcher", "."},
 		{UsageIndexer, "services/usage-indexer", "."},
 		{Billing, "services/billing", "."},
 	} {
@@ -93,6 +94,7 @@ func (u *undertaking) parts() []part {
 		part{RuleAdmin, control, u.ports(RuleAdmin, RuleAdmin+adminSuffix), u.startRuleAdmin},
 		part{Sample, data, u.ports(Sample), u.startSample},
 		part{OutboxRelay, data, u.ports(OutboxRelay + adminSuffix), u.startOutboxRelay},
+		part{Watcher, data, u.ports(Watcher + adminSuffix), u.startWatcher},
 		part{Billing, data, u.ports(Billing, Billing+adminSuffix), u.startBilling},
 		part{Gateway, data, u.ports(Gateway, Gateway+adminSuffix), u.gateway(Gateway)})
 	if u.v.Gateways > 1 {
@@ -223,6 +225,17 @@ func (u *undertaking) startBilling(ctx context.Context, run server.Run) (*server
 	})
 }
 
+// startWatcher is noticed as soon as brokers allow when it is killed.
+func (u *undertaking) startWatcher(ctx context.Context, run server.Run) (*server.Process, error) {
+	return u.service(ctx, Watcher, Watcher, run, map[string]string{
+		"KAFKA_BROKERS":       u.e.Env["KAFKA_BROKERS"],
+		"SCHEMA_REGISTRY":     u.e.Env["SCHEMA_REGISTRY_URL"],
+		"INSTANCE":            "estate",
+		"SESSION_TIMEOUT":     "6s",
+		"TRANSACTION_TIMEOUT": "6s",
+	})
+}
+
 // startUsageIndexer makes documents that are found a second after the decision,
 // on a store of one node, and keeps them until the estate's data is forgotten:
 // events of any day can be tried.
@@ -301,6 +314,7 @@ func (u *undertaking) env() map[string]string {
 		"REDIS_URL":                "redis://" + u.addr(Redis) + "/0",
 		"DATABASE_URL":             "postgres://postgres@" + u.addr(Postgres) + "/" + ruleAdminDatabase + "?sslmode=disable",
 	}
+	env["THRESHOLD_WATCHER_METRICS_URL"] = web(Watcher + adminSuffix)
 	if u.v.Search != WithoutSearch {
 		env["ELASTICSEARCH_URL"], env["USAGE_INDEXER_METRICS_URL"] = web(search), web(UsageIndexer+adminSuffix)
 	}
