@@ -132,3 +132,30 @@ func TestOutageCanFail(t *testing.T) {
 		}
 	}
 }
+
+// TestThresholdsCanFail guarantees that the proof of the thresholds turns red when
+// one is missing, told twice or told of another level.
+func TestThresholdsCanFail(t *testing.T) {
+	t.Parallel()
+
+	const eighty, all = "THRESHOLD_REACHED 80 % at 8", "EXHAUSTED 100 % at 10"
+	statuses := append(slices.Repeat([]int{200}, 10), 429, 429)
+	for _, tt := range []struct {
+		name     string
+		statuses []int
+		told     []string
+		ids      int
+		held     bool
+	}{
+		{"what is promised", statuses, []string{eighty, all}, 2, true},
+		{"one is missing", statuses, []string{all}, 1, false},
+		{"one is told twice", statuses, []string{eighty, eighty, all}, 2, false},
+		{"two have one id", statuses, []string{eighty, all}, 1, false},
+		{"told late", statuses, []string{"THRESHOLD_REACHED 80 % at 9", all}, 2, false},
+		{"the limit did not hold", slices.Repeat([]int{200}, 12), []string{eighty, all}, 2, false},
+	} {
+		if f := judgeThresholds(10, tt.statuses, tt.told, tt.ids, time.Second); f.Held != tt.held {
+			t.Errorf("%s: held %v, want %v; %s; %s", tt.name, f.Held, tt.held, f.Expected, f.Measured)
+		}
+	}
+}

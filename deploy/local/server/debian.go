@@ -24,6 +24,7 @@ const (
 	Java                 // a Java 17 or newer, and Maven
 	Python               // Python 3 with Kafka and Avro, what deploy/examples/consumer needs
 	Kcat                 // kcat
+	Chromium             // a Chromium that runs without a screen, and fonts for it
 )
 
 // ErrMissing reports software that is not installed and could not be. The text
@@ -43,6 +44,8 @@ func (t Tool) packages() []string {
 		return []string{"python3-kafka", "python3-avro", "python3-snappy", "python3-lz4", "python3-zstandard"}
 	case Kcat:
 		return []string{"kcat"}
+	case Chromium:
+		return []string{"chromium-headless-shell", "fonts-noto-core"}
 	default:
 		return nil
 	}
@@ -65,6 +68,9 @@ func (t Tool) present() bool {
 		return err == nil
 	case Kcat:
 		_, err := exec.LookPath("kcat")
+		return err == nil
+	case Chromium:
+		_, err := chromiumPath()
 		return err == nil
 	default:
 		return false
