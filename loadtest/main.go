@@ -34,12 +34,13 @@ const (
 	codeUsage  = 2
 )
 
-const help = `usage: loadtest propagation | decisions | frozen | usage [flags]
+const help = `usage: loadtest propagation | decisions | frozen | usage | thresholds [flags]
 
   propagation   from the commit of a rule's change to where it counts
   decisions     how long a gateway takes for a decision and for a proxied request
   frozen        what a gateway answers, and when, while its counter store hangs
   usage         whether every event becomes one document, whatever is killed and refused meanwhile
+  thresholds    from a request that exhausts a quota to its event
 
 loadtest <command> -h lists the flags.
 `
@@ -71,7 +72,7 @@ type call struct {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	commands := []command{{"propagation", runPropagation}, {"decisions", runDecisions}, {"frozen", runFrozen}, {"usage", runUsage}}
+	commands := []command{{"propagation", runPropagation}, {"decisions", runDecisions}, {"frozen", runFrozen}, {"usage", runUsage}, {"thresholds", runThresholds}}
 	for _, cmd := range commands {
 		if len(args) == 0 || args[0] != cmd.name {
 			continue
