@@ -90,8 +90,8 @@ func invoiceIsTheCounters(ctx context.Context, s *stage) (Finding, error) {
 		return Finding{}, err
 	}
 	f := judgeBill(invoice, counter, meter, included)
-	f.Done = fmt.Sprintf("%s of 1 unit and %s of %d through the gateway, %d units more given back; the running month's invoice asked of billing, the counter of a gateway",
-		count(len(light), "search"), count(len(big), "export"), heavy, heavy)
+	f.Done = fmt.Sprintf("%d searches of 1 unit and %s of %d through the gateway, %d units more given back; the running month's invoice asked of billing, the counter of a gateway",
+		len(light), count(len(big), "export"), heavy, heavy)
 	f.Held = f.Held && with(light, http.StatusOK) == reads && with(big, http.StatusOK) == exports && counter.Consumed == reads+(exports+1)*heavy
 	return f, nil
 }
