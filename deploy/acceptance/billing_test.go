@@ -1,0 +1,187 @@
+//go:build acceptance
+
+package acceptance_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"penstock.dev/deploy/local/estate"
+)
+
+// A bill is what is looked at of an invoice.
+type bill struct {
+	ID      string `json:"id"`
+	State   string `json:"state"`
+	Total   string `json:"total"`
+	Counted []struct {
+		Meter        string `json:"meter"`
+		Calls        int64  `json:"calls"`
+		Consumed     int64  `json:"consumed"`
+		Returned     int64  `json:"returned"`
+		Lost         int64  `json:"lost"`
+		Unattributed int64  `json:"unattributed"`
+	} `json:"counted"`
+}
+
+// portalToken has billing issue a token for the tenant.
+func (s system) portalToken(tenant string) string {
+	s.Helper()
+	body := fmt.Sprintf(`{"tenant": %q, "user": "u1", "ttl_seconds": 600}`, tenant)
+	r := s.send(http.MethodPost, s.Env["BILLING_URL"]+"/v1/portal-tokens", body, "Authorization", "Bearer "+s.Env["BILLING_TOKEN"], "Content-Type", "application/json")
+	if r.status != http.StatusCreated {
+		s.Fatalf("portal token: %d %s", r.status, r.body)
+	}
+	var made struct{ Token string }
+	if err := json.Unmarshal([]byte(r.body), &made); err != nil {
+		s.Fatal(err)
+	}
+	return made.Token
+}
+
+// billed asks billing as the token's tenant.
+func (s system) billed(token, path string, into any) error {
+	r, err := s.try(http.MethodGet, s.Env["BILLING_URL"]+path, "Authorization", "Bearer "+token)
+	if err != nil {
+		return err
+	}
+	if r.status != http.StatusOK {
+		return fmt.Errorf("%s: %d %s", path, r.status, r.body)
+	}
+	return json.Unmarshal([]byte(r.body), into)
+}
+
+// draft is the running draft of the token's tenant.
+func (s system) draft(token string) (bill, error) {
+	var page struct{ Items []bill }
+	if err := s.billed(token, "/v1/invoices", &page); err != nil {
+		return bill{}, err
+	}
+	for _, b := range page.Items {
+		if b.State == "draft" {
+			return b, nil
+		}
+	}
+	return bill{}, fmt.Errorf("no draft among %d invoices", len(page.Items))
+}
+
+// TestBillingKilledBillsEachCallOnce guarantees the chain from a call to the draft: with
+// billing killed again and again while traffic and refunds go through two gateways, the
+// draft has the units of the distinct calls, which are those of the counters, none lost,
+// none twice; and billing's own proof agrees.
+func TestBillingKilledBillsEachCallOnce(t *testing.T) {
+	t.Parallel()
+	s := own(t, estate.Options{Gateways: 2, Samples: false, Search: estate.WithoutSearch})
+	s.put("plans", "metered", estate.Object{
+		"name": "Metered", "fee": estate.Object{"amount": 1000, "currency": "USD", "period": "month"},
+		"included": estate.Object{"api-calls": 100}, "overage": []estate.Object{{"meter": "api-calls", "unit_price": "0.01"}},
+	})
+	tenant := s.tenant(estate.Object{"plan": "metered", "zone": "Europe/Istanbul", "currency": "USD"})
+	rule := tenant + "-month"
+	s.put("rules", rule, monthly(tenant, 1_000_000))
+	s.enforced(estate.Object{"tenant": tenant}, rule, 1_000_000)
+
+	var charged, returned atomic.Int64
+	stop := make(chan struct{})
+	var callers sync.WaitGroup
+	for g := range s.gateways() {
+		callers.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				d := s.decided(g, estate.Object{"tenant": tenant, "cost": 1 + i%3, "request_id": fmt.Sprintf("g%d-%d", g, i)})
+				charged.Add(d.Cost)
+				if i%10 == 0 {
+					returned.Add(s.refundAll(g, d))
+				}
+			}
+		})
+	}
+	for range 3 {
+		before := charged.Load()
+		s.within(time.Minute, "traffic", func() error {
+			if charged.Load() < before+200 {
+				return fmt.Errorf("%d units", charged.Load()-before)
+			}
+			return nil
+		})
+		if err := s.killAndRestart(estate.Billing); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	callers.Wait()
+
+	_, _, consumed, _ := s.decide(0, estate.Object{"tenant": tenant, "cost": 0}).limit(rule)
+	if consumed != charged.Load() || returned.Load() == 0 {
+		t.Fatalf("the counter consumed %d, the callers were charged %d and given back %d", consumed, charged.Load(), returned.Load())
+	}
+	token := s.portalToken(tenant)
+	s.within(2*time.Minute, "the draft to have every unit", func() error {
+		b, err := s.draft(token)
+		if err != nil {
+			return err
+		}
+		if len(b.Counted) != 1 || b.Counted[0].Consumed != charged.Load() || b.Counted[0].Returned != returned.Load() || b.Counted[0].Lost+b.Counted[0].Unattributed != 0 {
+			return fmt.Errorf("%+v, want %d consumed and %d returned", b, charged.Load(), returned.Load())
+		}
+		cents := 1000 + max(0, charged.Load()-returned.Load()-100)
+		if want := fmt.Sprintf("%d.%02d", cents/100, cents%100); b.Total != want {
+			return fmt.Errorf("the total is %s, want %s", b.Total, want)
+		}
+		return nil
+	})
+	s.reconcile()
+}
+
+// refundAll gives a decision back, and returns its units.
+func (s system) refundAll(g int, d decision) int64 {
+	s.Helper()
+	body, err := json.Marshal(estate.Object{"receipt": d.Receipt})
+	if err != nil {
+		s.Error(err)
+		return 0
+	}
+	var units int64
+	s.within(20*time.Second, "the refund", func() error {
+		r, err := s.request(http.MethodPost, s.gateways()[g]+"/v1/decisions/"+d.DecisionID+"/refund", string(body),
+			[]string{"Authorization", "Bearer " + s.Env["DECISION_TOKEN"], "Content-Type", "application/json"})
+		if err != nil || r.status != http.StatusOK {
+			return fmt.Errorf("%d %s %w", r.status, r.body, err)
+		}
+		var made struct{ Units int64 }
+		err = json.Unmarshal([]byte(r.body), &made)
+		units = made.Units
+		return err
+	})
+	return units
+}
+
+// reconcile has billing prove its books.
+func (s system) reconcile() {
+	s.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		s.Fatal(err)
+	}
+	cmd := exec.CommandContext(s.Context(), filepath.Join(root, "bin", "billing"), "reconcile",
+		"-kafka-brokers", s.Env["KAFKA_BROKERS"], "-schema-registry", s.Env["SCHEMA_REGISTRY_URL"])
+	cmd.Env = append(os.Environ(), "PENSTOCK_DATABASE_URL="+s.Env["DATABASE_URL"])
+	if out, err := cmd.CombinedOutput(); err != nil {
+		s.Errorf("reconcile: %v\n%s", err, out)
+	} else if !strings.Contains(string(out), "everything adds up") {
+		s.Errorf("reconcile says\n%s", out)
+	}
+}
