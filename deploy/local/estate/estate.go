@@ -126,6 +126,47 @@ func (e *Estate) Without(ctx context.Context, name string, during func() error) 
 	return errors.Join(err, p.Restart(ctx))
 }
 
+// Twins starts n more instances of a service that only its admin port listens for,
+// beside the one there is, as somebody does who scales it. Watch does not look at
+// them; stop ends them.
+func (e *Estate) Twins(ctx context.Context, name string, n int) (stop func(context.Context) error, err error) {
+	p := e.Process(name)
+	if p == nil {
+		return nil, fmt.Errorf("this estate has no %s", name)
+	}
+	twins := make([]*server.Process, n)
+	stop = func(ctx context.Context) error {
+		errs := make([]error, n)
+		var wg sync.WaitGroup
+		for i, twin := range twins {
+			if twin != nil {
+				wg.Go(func() { errs[i] = twin.Stop(ctx) })
+			}
+		}
+		wg.Wait()
+		return errors.Join(errs...)
+	}
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range twins {
+		wg.Go(func() {
+			port, err := server.FreePort(ctx)
+			if err != nil {
+				errs[i] = err
+				return
+			}
+			admin := fmt.Sprintf("127.0.0.1:%d", port)
+			twins[i], errs[i] = p.Another(ctx, filepath.Join(e.Dir, dataDir, fmt.Sprintf("%s-twin-%d", name, i+1)),
+				[]string{"PENSTOCK_ADMIN_LISTEN=" + admin}, server.Answers200("http://"+admin+"/ready"))
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, errors.Join(err, stop(context.WithoutCancel(ctx)))
+	}
+	return stop, nil
+}
+
 // awaitEnd blocks until the process has ended by itself, or ctx ends, which is
 // false.
 func (e *Estate) awaitEnd(ctx context.Context, p *server.Process) bool {

@@ -159,3 +159,29 @@ func TestThresholdsCanFail(t *testing.T) {
 		}
 	}
 }
+
+// TestWipeCanFail guarantees that the proof of the emptied Redis turns red when
+// anything is given away, restored as less or more, or changed by who restores later.
+func TestWipeCanFail(t *testing.T) {
+	t.Parallel()
+
+	full := []string{"wallet 850 − 50", "quota 850 − 50"}
+	right := wipe{before: full, restored: full, later: full, away: 9, last: "200, 429 quota-exceeded"}
+	tests := map[string]func(*wipe){
+		"passed without the store": func(w *wipe) { w.passed = 1 },
+		"not restored":             func(w *wipe) { w.restored = []string{"quota 0 − 0", "wallet 0 − 0"} },
+		"the refund is lost":       func(w *wipe) { w.restored = []string{"quota 850 − 0", "wallet 850 − 0"} },
+		"restored twice":           func(w *wipe) { w.later = []string{"quota 1700 − 100", "wallet 1700 − 100"} },
+		"sold beyond the limit":    func(w *wipe) { w.last = "200, 200" },
+	}
+	if f := right.judge(); !f.Held {
+		t.Errorf("what is promised has not held: %s; %s", f.Expected, f.Measured)
+	}
+	for name, change := range tests {
+		w := right
+		change(&w)
+		if f := w.judge(); f.Held {
+			t.Errorf("%s: held; %s; %s", name, f.Expected, f.Measured)
+		}
+	}
+}

@@ -78,6 +78,7 @@ func All() []Proof {
 		{Title: "The month's invoice is what the counters say", run: invoiceIsTheCounters, needs: biller},
 		{Title: "Every refusal can be searched for", run: refusalsFound, needs: searchStore},
 		{Title: "Without Redis each rule fails as it says, and then counts on", run: redisStopped, needs: ownRedis},
+		{Title: "An emptied Redis gives nothing away", run: redisWiped, needs: wipeable},
 	}
 }
 

@@ -47,7 +47,10 @@ func TestIntegrationEveryProofHolds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lacking := map[string]string{"a search store": "ELASTICSEARCH_URL", "threshold-watcher": "THRESHOLD_WATCHER_METRICS_URL", "billing": "BILLING_URL"}
+	lacking := map[string]string{
+		"a search store": "ELASTICSEARCH_URL", "threshold-watcher": "THRESHOLD_WATCHER_METRICS_URL", "billing": "BILLING_URL",
+		"checkpointer": "CHECKPOINTER_METRICS_URL",
+	}
 	for _, left := range page.Left {
 		if name := lacking[left[1]]; name == "" || e.Env[name] != "" {
 			t.Errorf("%s was not run for want of %s", left[0], left[1])

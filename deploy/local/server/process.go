@@ -275,6 +275,17 @@ func (s Spec) attributes() *syscall.SysProcAttr {
 	return attr
 }
 
+// Another starts the same program once more, beside the process: with a directory
+// of its own, env put over the environment that the process has, and ready when
+// ready says so. It serves no address that the process serves.
+func (p *Process) Another(ctx context.Context, dir string, env []string, ready func(context.Context) error) (*Process, error) {
+	s := p.spec
+	s.Dir, s.LogPath, s.PIDPath = dir, "", ""
+	s.Env, s.Ready = append(slices.Clone(s.Env), env...), ready
+	s.Addr, s.URL, s.SecureAddr = "", "", ""
+	return Start(ctx, s)
+}
+
 func (p *Process) set(cur *incarnation) {
 	p.now.Lock()
 	defer p.now.Unlock()
