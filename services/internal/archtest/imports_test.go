@@ -135,7 +135,7 @@ var rules = []rule{
 		"github.com/hamba/avro", "schemas/internal/codec"),
 	only("one place knows franz-go, so delivery promises are made once",
 		"github.com/twmb/franz-go", "services/internal/kafka", "services/internal/kafkatest",
-		"deploy/local", "deploy/acceptance", "loadtest"),
+		"deploy/local", "deploy/acceptance", "deploy/examples", "loadtest"),
 	only("Postgres belongs to the services that own tables; the decision path must not wait on it",
 		"github.com/jackc", "services/internal/postgres", "services/internal/pgtest",
 		"services/rule-admin/postgres", "services/outbox-relay/postgres", "services/billing/postgres", "deploy/acceptance", "loadtest"),
