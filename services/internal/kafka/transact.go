@@ -54,6 +54,10 @@ const (
 	// offsetsEvery is how often the offsets of batches are committed of which
 	// nothing was written: to handle those again changes nothing.
 	offsetsEvery = time.Second
+	// concurrentPause is how soon a transaction is begun again that the brokers
+	// refuse because they are still ending the one before. The library's 20 ms would
+	// be most of an event's way.
+	concurrentPause = 2 * time.Millisecond
 	// fencedPause keeps two members with one Transaction.ID from expelling each
 	// other without pause.
 	fencedPause = 5 * time.Second
@@ -139,6 +143,7 @@ func (m *transactor) membership(ctx context.Context) error {
 		kgo.ProducerLinger(0), // a transaction has what it needs and waits for no company
 		kgo.TransactionalID(m.to.ID),
 		kgo.TransactionTimeout(m.to.Timeout),
+		kgo.ConcurrentTransactionsBackoff(concurrentPause),
 	)
 	session, err := kgo.NewGroupTransactSession(opts...)
 	if err != nil {
