@@ -46,15 +46,18 @@ func (t Terms) Days() period.Timeline {
 }
 
 func (t Terms) spec(zone *time.Location, anchor time.Time) period.Spec {
-	unit := t.Unit
-	if unit == "" {
-		unit = period.Month
-	}
-	s := period.Spec{Unit: unit, Count: 1, Alignment: period.Calendar, Zone: zone}
+	s := period.Spec{Unit: t.unit(), Count: 1, Alignment: period.Calendar, Zone: zone}
 	if !anchor.IsZero() {
 		s.Alignment, s.Anchor = period.Anniversary, anchor
 	}
 	return s
+}
+
+func (t Terms) unit() period.Unit {
+	if t.Unit == "" {
+		return period.Month
+	}
+	return t.Unit
 }
 
 // A Placer is a tenant's calendar with the periods that are already there. A period
@@ -64,6 +67,7 @@ type Placer struct {
 	Periods  []Period // ascending, without overlap
 	timeline *period.Memo
 	days     *period.Memo
+	half     time.Duration
 	last     int
 }
 
@@ -75,7 +79,7 @@ type Period struct {
 
 // NewPlacer returns the calendar of the terms with the periods that are there.
 func NewPlacer(t Terms, periods []Period) *Placer {
-	return &Placer{Periods: periods, timeline: period.NewMemo(t.Timeline()), days: period.NewMemo(t.Days())}
+	return &Placer{Periods: periods, timeline: period.NewMemo(t.Timeline()), days: period.NewMemo(t.Days()), half: halves[t.unit()]}
 }
 
 // Day is the first instant of the tenant's day.
@@ -99,21 +103,65 @@ func (p *Placer) Find(at time.Time) (int, bool) {
 }
 
 // New is the period that contains the instant where none is in the books: what the terms
-// say, cut where others are.
+// say, cut where others are. A rest that a change of terms leaves, shorter than half a
+// period, is no period of its own, for it would cost a whole fee: it is the beginning of
+// the next.
 func (p *Placer) New(at time.Time) (period.Span, error) {
 	s, err := p.timeline.At(at)
 	if err != nil {
 		return period.Span{}, fmt.Errorf("billing period at %s: %w", at.Format(time.RFC3339), err)
 	}
-	for _, other := range p.Periods {
-		if !other.End.After(at) && other.End.After(s.Start) {
-			s.Start = other.End
+	free := p.free(at)
+	begins := s.Start
+	s = cut(s, free)
+	if p.short(s) {
+		next, err := p.timeline.At(s.End)
+		s.End = next.End
+		return cut(s, free), err
+	}
+	if s.Start.Equal(begins) {
+		before, err := p.timeline.At(s.Start.Add(-time.Microsecond))
+		if err != nil {
+			return s, err
 		}
-		if other.Start.After(at) && other.Start.Before(s.End) {
-			s.End = other.Start
+		if before = cut(before, free); before.Start.Before(before.End) && p.short(before) {
+			s.Start = before.Start
 		}
 	}
 	return s, nil
+}
+
+// free is the room about an instant that no period has.
+func (p *Placer) free(at time.Time) period.Span {
+	room := period.Span{End: at.AddDate(1000, 0, 0)}
+	for _, other := range p.Periods {
+		if !other.End.After(at) && other.End.After(room.Start) {
+			room.Start = other.End
+		}
+		if other.Start.After(at) && other.Start.Before(room.End) {
+			room.End = other.Start
+		}
+	}
+	return room
+}
+
+// cut is the part of s that lies in the room.
+func cut(s, room period.Span) period.Span {
+	if s.Start.Before(room.Start) {
+		s.Start = room.Start
+	}
+	if s.End.After(room.End) {
+		s.End = room.End
+	}
+	return s
+}
+
+// short reports whether a span is less than half of a period.
+func (p *Placer) short(s period.Span) bool { return s.End.Sub(s.Start) < p.half }
+
+// halves are half of the shortest period of each unit.
+var halves = map[period.Unit]time.Duration{
+	period.Hour: 30 * time.Minute, period.Day: 11 * time.Hour, period.Week: 83 * time.Hour, period.Month: 14*24*time.Hour - time.Hour, period.Year: 182 * 24 * time.Hour,
 }
 
 // Add puts a period into its place.

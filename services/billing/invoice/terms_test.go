@@ -135,3 +135,29 @@ func TestPeriodsTouch(t *testing.T) {
 		t.Error("no terms ever changed beside known periods: the property was not tried")
 	}
 }
+
+// TestNoShortPeriod guarantees that a customer who moves to another zone pays no fee for
+// the hours between the two midnights: they are part of the next period, whichever of its
+// instants is asked for first.
+func TestNoShortPeriod(t *testing.T) {
+	t.Parallel()
+	february := invoice.Period{Span: period.Span{Start: at(t, "2026-02-01T00:00:00Z"), End: at(t, "2026-03-01T00:00:00Z")}}
+	terms := invoice.Terms{Zone: zone(t, "America/New_York"), Former: []invoice.Former{{Zone: time.UTC, Until: at(t, "2026-02-10T00:00:00Z")}}}
+	forgotten := terms
+	forgotten.Former = nil
+	want := period.Span{Start: february.End, End: at(t, "2026-04-01T04:00:00Z")}
+	for _, when := range []string{"2026-03-01T00:00:00Z", "2026-03-01T04:59:59Z", "2026-03-01T05:00:00Z", "2026-03-31T00:00:00Z"} {
+		for name, p := range map[string]*invoice.Placer{
+			"nothing in the books": invoice.NewPlacer(terms, nil), "February in the books": invoice.NewPlacer(terms, []invoice.Period{february}),
+			"the change forgotten": invoice.NewPlacer(forgotten, []invoice.Period{february}),
+		} {
+			if got, err := p.New(at(t, when)); err != nil || got != want {
+				t.Errorf("%s, at %s: %v %v, want %v", name, when, got, err, want)
+			}
+		}
+	}
+	after := invoice.NewPlacer(terms, []invoice.Period{{Span: want}})
+	if got, err := after.New(want.End); err != nil || got.Start != want.End || got.End != at(t, "2026-05-01T04:00:00Z") {
+		t.Errorf("the next is %v %v", got, err)
+	}
+}

@@ -1,0 +1,370 @@
+//go:build integration
+
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock.dev/services/billing/account"
+	"penstock.dev/services/billing/catalog"
+	"penstock.dev/services/billing/metering"
+	"penstock.dev/services/billing/postgres"
+	"penstock.dev/services/billing/reconcile"
+	"penstock.dev/services/internal/period"
+)
+
+// TestIntegrationGaps guarantees that numbers that do not come are missing, lost after 10
+// minutes and on the invoice; that they are not once they come after all; and that a
+// partition that was first read behind the topic's beginning misses only what it passed over.
+func TestIntegrationGaps(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	now := at(t, "2026-06-15T12:00:00Z")
+	r.learn(now, gold(t), tenant("acme", "gold", "UTC"))
+	var all []metering.Event
+	for range 10 {
+		all = append(all, r.event("acme", now, 1))
+	}
+	lost := func(when time.Time) int64 {
+		t.Helper()
+		d, err := r.Invoice(t.Context(), "acme", "draft-20260601T000000Z", when)
+		if err != nil || len(d.Counted) != 1 {
+			t.Fatalf("draft %+v %v", d, err)
+		}
+		return d.Counted[0].Lost
+	}
+	if got := r.count(now, append(all[:3:3], all[7:]...)...); got.Missing != 4 || got.Counted != 6 {
+		t.Errorf("became %+v, want 4 missing", got)
+	}
+	if soon, later := lost(now.Add(9*time.Minute)), lost(now.Add(11*time.Minute)); soon != 0 || later != 4 {
+		t.Errorf("%d and later %d are lost, want 0 and 4", soon, later)
+	}
+	if got := r.count(now.Add(time.Hour), all[4], all[4], all[0]); got.Missing != -1 || got.Counted != 1 || got.Repeats != 2 {
+		t.Errorf("one that comes after all: %+v", got)
+	}
+	if got := lost(now.Add(2 * time.Hour)); got != 3 {
+		t.Errorf("%d are lost, want 3", got)
+	}
+	if n := query[int64](r, `SELECT count(*) FROM gaps`)[0]; n != 2 {
+		t.Errorf("%d holes, want 2", n)
+	}
+	if got := r.count(now.Add(time.Hour), all[3], all[5], all[6]); got.Missing != -3 || lost(now.Add(2*time.Hour)) != 0 {
+		t.Errorf("all came: %+v", got)
+	}
+	late := r.event("acme", now, 1)
+	late.Partition, late.Stream, late.Sequence = 5, metering.ID{5}, 1000
+	r.offset[5] = 77 // the topic has forgotten what was before
+	if got := r.count(now, late); got.Missing != 0 {
+		t.Errorf("a partition without its beginning: %+v", got)
+	}
+	late.Sequence = 1003
+	if got := r.count(now, late); got.Missing != 2 {
+		t.Errorf("and what it passed over: %+v", got)
+	}
+}
+
+// TestIntegrationTwoReaders guarantees that two processes that both believe a partition
+// theirs count each event once between them, whatever they read and in which batches.
+func TestIntegrationTwoReaders(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	now := at(t, "2026-06-15T12:00:00Z")
+	r.learn(now, gold(t), tenant("acme", "gold", "UTC"), topUp("t1", 1000))
+	var all []metering.Event
+	for i := range int64(400) {
+		all = append(all, pays(r.event("acme", now, 1), 1, i+1, 0))
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, 2)
+	counted := make([]int, 2)
+	for i, size := range []int{7, 31} {
+		s := r.open(0)
+		wg.Go(func() {
+			for from := 0; from < len(all) && errs[i] == nil; from += size {
+				batch := all[from:min(from+size, len(all))]
+				var got metering.Result
+				got, errs[i] = s.Count(t.Context(), batch, []metering.Position{{Next: int64(from + len(batch)), At: now}}, now)
+				counted[i] += got.Counted
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil || counted[0]+counted[1] != len(all) {
+		t.Fatalf("counted %v %v, want %d in all", counted, err, len(all))
+	}
+	if w := r.wallet(); w.Balance() != 600 || w.Consumed != 400 {
+		t.Errorf("the wallet is %+v", w)
+	}
+	if n := query[int64](r, `SELECT sum(calls)::bigint FROM usage WHERE meter = 'api-calls'`)[0]; n != 400 {
+		t.Errorf("%d calls are counted, want 400", n)
+	}
+}
+
+// TestIntegrationCountingWhileFinal guarantees that each event is on exactly one invoice
+// while periods become final in the middle of it: in its period's, or a late line's.
+func TestIntegrationCountingWhileFinal(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	june := at(t, "2026-06-20T00:00:00Z")
+	p := gold(t)
+	p.Plan.Included = nil
+	r.learn(june, p)
+	const tenants, each = 10, 20
+	var events [][]metering.Event
+	for i := range tenants {
+		id := string(rune('a' + i))
+		r.learn(june, tenant(id, "gold", "UTC"))
+		var mine []metering.Event
+		for range each {
+			mine = append(mine, r.event(id, june, 1))
+		}
+		events = append(events, mine)
+	}
+	july := at(t, "2026-07-01T00:00:00Z")
+	var wg sync.WaitGroup
+	var counting, closing error
+	wg.Go(func() {
+		for n := range each {
+			for i := range events {
+				if counting == nil {
+					_, counting = r.Count(t.Context(), events[i][n:n+1], []metering.Position{{Next: 1, At: june}}, july)
+				}
+			}
+		}
+	})
+	other := r.open(0)
+	wg.Go(func() {
+		for range 20 {
+			if closing == nil {
+				_, closing = other.Finalize(t.Context(), july)
+			}
+		}
+	})
+	wg.Wait()
+	if err := errors.Join(counting, closing); err != nil {
+		t.Fatal(err)
+	}
+	r.finalize(at(t, "2026-08-01T00:00:00Z"))
+	billed := query[int64](r, `SELECT coalesce(sum(units), 0)::bigint FROM invoice_lines WHERE kind IN ('usage', 'late')`)[0]
+	if billed != tenants*each {
+		t.Errorf("%d units are on invoices, want %d", billed, tenants*each)
+	}
+	books, err := r.Snapshot(t.Context(), july)
+	if err != nil || len(books.Report.Faults) != 0 || books.Report.Invoices != 2*tenants {
+		t.Errorf("the proof of the books: %+v %v", books.Report, err)
+	}
+}
+
+// TestIntegrationReads guarantees what a tenant sees: days of its own zone, endpoints by
+// their paths, quotas with their resets, cuts with their reasons, and nothing of another's.
+func TestIntegrationReads(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	now := at(t, "2026-06-15T21:30:00Z") // half past midnight of the 16th in Istanbul
+	r.learn(now, gold(t), tenant("acme", "gold", "Europe/Istanbul"), tenant("other", "gold", "UTC"),
+		catalog.Change{Kind: catalog.KindEndpoint, ID: "pay", Endpoint: &catalog.Endpoint{Service: "payments", Method: "POST", Path: "/v1/pay", Cost: 2}},
+		catalog.Change{Kind: catalog.KindRule, ID: "acme-month", Rule: &catalog.Rule{
+			Name: "API calls a month", Kind: "quota", Algorithm: "quota", Meter: "api-calls", Limit: 1000, Subject: []string{"tenant", "user"}, Thresholds: []int{80, 100}, Unit: period.Month, Count: 1,
+		}})
+	call := r.event("acme", now, 2)
+	call.User = "u1"
+	call.Counters = []metering.Counter{monthlyOf(2, 850, 10)}
+	yesterday := r.event("acme", now.Add(-time.Hour), 3)
+	cut := r.event("acme", now, 5)
+	cut.Verdict, cut.Status, cut.Rule, cut.Algorithm = metering.Deny, 429, "acme-month", "quota"
+	gone := cut
+	gone.Stream, gone.Sequence, gone.Rule, gone.Algorithm, gone.At = metering.ID{9}, 1, "deleted", "gcra", now.Add(-time.Minute)
+	r.count(now, call, yesterday, cut, gone, r.event("other", now, 100))
+
+	span := period.Span{Start: now.Add(-time.Hour), End: now.Add(time.Second)}
+	u, err := r.Usage(t.Context(), "acme", span)
+	if err != nil || len(u.Days) != 2 || u.CountedTo != now || u.Zone.String() != "Europe/Istanbul" {
+		t.Fatalf("usage %+v %v", u, err)
+	}
+	want := account.UsageDay{Day: at(t, "2026-06-15T21:00:00Z"), Meter: "api-calls", Application: "web", Service: "payments", Endpoint: "pay", Method: "POST", Path: "/v1/pay", Calls: 1, Units: 2}
+	if u.Days[1] != want || u.Days[0].Units != 3 || u.Days[0].Day != at(t, "2026-06-14T21:00:00Z") {
+		t.Errorf("days %+v", u.Days)
+	}
+	if k, err := r.KeyUsage(t.Context(), "acme", "acme-1", span); err != nil || len(k.Days) != 2 {
+		t.Errorf("the key's usage %+v %v", k, err)
+	}
+	if k, err := r.KeyUsage(t.Context(), "acme", "other-1", span); err != nil || len(k.Days) != 0 {
+		t.Errorf("another key's usage %+v %v", k, err)
+	}
+	q, err := r.Quotas(t.Context(), "acme", now)
+	if err != nil || len(q) != 1 || q[0].Used() != 840 || q[0].Left() != 160 || q[0].Name != "API calls a month" || q[0].User != "u1" || q[0].Application != "" ||
+		!reflect.DeepEqual(q[0].Thresholds, []int{80, 100}) || q[0].Period.End != at(t, "2026-06-30T21:00:00Z") || q[0].Unit != period.Month {
+		t.Errorf("quotas %+v %v", q, err)
+	}
+	if q, err := r.Quotas(t.Context(), "acme", at(t, "2026-07-01T00:00:00Z")); err != nil || len(q) != 0 {
+		t.Errorf("quotas of a month that nothing came in: %+v %v", q, err)
+	}
+	c, err := r.Cuts(t.Context(), "acme", span)
+	if err != nil || len(c) != 2 || c[0].Reason != account.QuotaUsedUp || c[0].Limit != 1000 || c[0].Path != "/v1/pay" || c[0].LastSeen != now || c[1].Reason != account.TooFast || c[1].Limit != 0 {
+		t.Errorf("cuts %+v %v", c, err)
+	}
+	p, err := r.Profile(t.Context(), "acme")
+	if err != nil || p.Plan != "gold" || p.PlanName != "gold" || p.Currency != "USD" || p.Period.Start != at(t, "2026-05-31T21:00:00Z") || p.CountedTo != now {
+		t.Errorf("profile %+v %v", p, err)
+	}
+	for _, who := range []string{"nobody", ""} {
+		u, err1 := r.Usage(t.Context(), who, span)
+		i, err2 := r.Invoices(t.Context(), who, now)
+		w, err3 := r.Wallets(t.Context(), who, now)
+		if _, err4 := r.Profile(t.Context(), who); errors.Join(err1, err2, err3, err4) != nil || len(u.Days)+len(i)+len(w) != 0 {
+			t.Errorf("%q has %+v %+v %+v %v", who, u, i, w, errors.Join(err1, err2, err3, err4))
+		}
+	}
+}
+
+func monthlyOf(units, consumed, refunded int64) metering.Counter {
+	c := monthly(units, consumed, refunded)
+	c.Start, c.End = time.Date(2026, 5, 31, 21, 0, 0, 0, time.UTC), time.Date(2026, 6, 30, 21, 0, 0, 0, time.UTC)
+	return c
+}
+
+// TestIntegrationUnattributed guarantees that units that a counter has beyond its events
+// are told and not billed, and none where every event came.
+func TestIntegrationUnattributed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	now := at(t, "2026-06-15T12:00:00Z")
+	r.learn(now, gold(t), tenant("acme", "gold", "Europe/Istanbul"))
+	first, second := r.event("acme", now, 4), r.event("acme", now, 6)
+	first.Counters, second.Counters = []metering.Counter{monthlyOf(4, 4, 0)}, []metering.Counter{monthlyOf(6, 10, 0)}
+	unattributed := func() int64 {
+		t.Helper()
+		d, err := r.Invoice(t.Context(), "acme", "draft-20260531T210000Z", now)
+		if err != nil || len(d.Counted) != 1 {
+			t.Fatalf("draft %+v %v", d, err)
+		}
+		return d.Counted[0].Unattributed
+	}
+	r.count(now, first, second)
+	if got := unattributed(); got != 0 {
+		t.Errorf("%d unattributed, want 0: every event came", got)
+	}
+	third := r.event("acme", now, 1)
+	third.Counters = []metering.Counter{monthlyOf(1, 18, 0)} // 7 were charged and never told
+	r.count(now, third)
+	if got := unattributed(); got != 7 {
+		t.Errorf("%d unattributed, want 7", got)
+	}
+}
+
+// TestIntegrationTerms guarantees that a change of zone lets the running period end as it
+// was promised and the next begin there, and that a deleted tenant is billed up to its end.
+func TestIntegrationTerms(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	begin := at(t, "2026-01-10T00:00:00Z")
+	r.learn(begin, gold(t), tenant("mover", "gold", "UTC"), tenant("leaver", "gold", "UTC"))
+	moved := tenant("mover", "gold", "America/New_York")
+	change := at(t, "2026-02-10T00:00:00Z")
+	moved.Tenant.Former = []catalog.Former{{Zone: "UTC", Until: change}}
+	r.finalize(change)
+	r.learn(change, moved, catalog.Change{Kind: catalog.KindTenant, ID: "leaver", Deleted: true})
+	r.finalize(at(t, "2026-05-02T00:00:00Z"))
+	bounds := query[time.Time](r, `SELECT period_end FROM invoices WHERE tenant = 'mover' ORDER BY period_end`)
+	want := []string{"2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z", "2026-04-01T04:00:00Z", "2026-05-01T04:00:00Z"}
+	if len(bounds) != len(want) {
+		t.Fatalf("invoices end at %v, want %v", bounds, want)
+	}
+	for i := range want {
+		if !bounds[i].Equal(at(t, want[i])) {
+			t.Errorf("invoice %d ends at %v, want %s", i, bounds[i].UTC(), want[i])
+		}
+	}
+	if n := query[int64](r, `SELECT count(*) FROM invoices WHERE tenant = 'leaver'`)[0]; n != 2 {
+		t.Errorf("%d invoices of a tenant that was deleted in February, want January's and February's", n)
+	}
+}
+
+// TestIntegrationOldTenants guarantees that a tenant that billing hears of late is not
+// billed for what was before.
+func TestIntegrationOldTenants(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	now := at(t, "2026-06-15T00:00:00Z")
+	old := tenant("old", "gold", "UTC")
+	old.Version, old.At = 1, at(t, "2024-01-01T00:00:00Z")
+	p := gold(t)
+	p.Version, p.At = 1, old.At
+	if err := r.Learn(t.Context(), []catalog.Change{p, old}, now); err != nil {
+		t.Fatal(err)
+	}
+	r.finalize(at(t, "2026-07-01T00:00:00Z"))
+	if got := query[time.Time](r, `SELECT period_start FROM invoices`); len(got) != 1 || !got[0].Equal(at(t, "2026-06-01T00:00:00Z")) {
+		t.Errorf("invoices begin at %v, want June alone", got)
+	}
+}
+
+// TestIntegrationTend guarantees that due invoices are made at every tick, that what the
+// books say is reported, and that a database that is not there is said to be away.
+func TestIntegrationTend(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	now := at(t, "2026-06-15T12:00:00Z")
+	r.learn(now, gold(t), tenant("acme", "gold", "UTC"))
+	events := []metering.Event{r.event("acme", now, 1), r.event("acme", now, 1), r.event("acme", now, 1)}
+	r.count(now, events[0], events[2])
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var states []postgres.State
+	made := 0
+	err := r.Tend(ctx, time.Millisecond, func() time.Time { return at(t, "2026-07-01T00:00:00Z") }, func(n int, s postgres.State, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		made += n
+		if states = append(states, s); len(states) == 3 {
+			cancel()
+		}
+	})
+	if !errors.Is(err, context.Canceled) || made != 1 || states[2] != (postgres.State{Missing: 1, Lost: 1, Accounts: 1}) {
+		t.Errorf("tended %d %+v %v", made, states, err)
+	}
+	if n := query[int64](r, `SELECT count(*) FROM streams`)[0]; n != 0 {
+		t.Errorf("%d streams are known two weeks after their last event", n)
+	}
+	away, err := postgres.Open(t.Context(), postgres.Config{URL: "postgres://127.0.0.1:1/none", MaxConns: 1}, r.log())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = away.Close() }()
+	if _, err := away.Invoices(t.Context(), "acme", now); !errors.Is(err, account.ErrUnavailable) {
+		t.Errorf("a database that is away: %v", err)
+	}
+	if _, err := away.Count(t.Context(), nil, nil, now); !errors.Is(err, account.ErrUnavailable) {
+		t.Errorf("a database that is away: %v", err)
+	}
+}
+
+// TestIntegrationSnapshot guarantees that the proof of the books finds an invoice whose
+// counts were changed behind it.
+func TestIntegrationSnapshot(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	now := at(t, "2026-06-15T12:00:00Z")
+	r.learn(now, gold(t), tenant("acme", "gold", "UTC"))
+	r.count(now, r.event("acme", now, 300))
+	r.finalize(at(t, "2026-07-01T00:00:00Z"))
+	books, err := r.Snapshot(t.Context(), now)
+	if err != nil || len(books.Report.Faults) != 0 || books.Report.Invoices != 1 {
+		t.Fatalf("report %+v %v", books.Report, err)
+	}
+	line := reconcile.Line{Tenant: "acme", Meter: "api-calls", Period: at(t, "2026-06-01T00:00:00Z"), Day: at(t, "2026-06-15T00:00:00Z")}
+	if got := books.Lines[line]; got.Units != 300 || len(books.Lines) != 1 {
+		t.Errorf("lines %+v", books.Lines)
+	}
+	r.exec(`UPDATE usage SET units = 200`)
+	books, err = r.Snapshot(t.Context(), now)
+	if err != nil || len(books.Report.Faults) != 2 {
+		t.Errorf("faults %+v %v, want the total and the units", books.Report.Faults, err)
+	}
+}
