@@ -119,3 +119,4 @@ load: bin/loadtest ## Send load to the whole system and judge the outcome
 	@bin/loadtest decisions -verdict $(ARGS)
 	@bin/loadtest frozen -verdict
 	@bin/loadtest usage -verdict
+	@bin/loadtest thresholds -verdict

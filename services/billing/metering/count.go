@@ -127,7 +127,7 @@ func abs(n int64) int64 {
 	return n
 }
 
-// A Reason says why a call was cut. The values are those of account.Reason.
+// Reason is why a call was cut. The values are those of account.Reason.
 func (e *Event) Reason() string {
 	switch {
 	case e.Verdict == Blocked:

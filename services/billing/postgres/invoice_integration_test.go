@@ -282,7 +282,8 @@ func TestIntegrationLateAndCorrections(t *testing.T) {
 		corrects string
 	}
 	want := []line{
-		{"fee", 1, 9900, ""}, {"included", 4, 0, ""},
+		{"fee", 1, 9900, ""},
+		{"included", 4, 0, ""},
 		{"late", 10, 60, "INV-0000001"},      // 2 × 0.10 + 8 × 0.05
 		{"refund", -20, -160, "INV-0000001"}, // 8 × 0.05 + 12 × 0.10
 		{"settlement", 2, 20, "INV-0000001"},

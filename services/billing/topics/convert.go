@@ -100,11 +100,9 @@ func change(r *rulesv1.Record) (catalog.Change, bool, error) {
 
 // deletion is what a tombstone says; false: nothing that billing keeps.
 func deletion(kind rulesv1.Kind, id string, version int64, at time.Time) (catalog.Change, bool) {
-	switch k := catalog.Kind(kind); k {
-	case catalog.KindTenant, catalog.KindPlan, catalog.KindEndpoint, catalog.KindRule:
-		return catalog.Change{Kind: k, ID: id, Version: version, At: at, Deleted: true}, true
-	}
-	return catalog.Change{}, false
+	k := catalog.Kind(kind)
+	kept := k == catalog.KindTenant || k == catalog.KindPlan || k == catalog.KindEndpoint || k == catalog.KindRule
+	return catalog.Change{Kind: k, ID: id, Version: version, At: at, Deleted: true}, kept
 }
 
 func tenant(t *rulesv1.Tenant) *catalog.Tenant {

@@ -69,8 +69,11 @@ func TestRecordsAreSetAside(t *testing.T) {
 		{Key: "acme", Value: []byte("not Avro"), Headers: map[string]string{"trace": "t-1"}},
 		{Key: "acme", Value: wire.Frame(nil, 4711, []byte("x"))},
 		{Key: "acme", Value: r.value(bad)},
-		{Key: "acme", Value: r.value(event(1))}, {Key: "acme", Value: r.value(event(2))}, {Key: "acme", Value: r.value(event(5))},
-		{Key: "acme", Value: r.value(event(6))}, {Key: "acme", Value: r.value(event(7))},
+		{Key: "acme", Value: r.value(event(1))},
+		{Key: "acme", Value: r.value(event(2))},
+		{Key: "acme", Value: r.value(event(5))},
+		{Key: "acme", Value: r.value(event(6))},
+		{Key: "acme", Value: r.value(event(7))},
 	}
 	for _, rec := range records {
 		rec.Topic = usagev1.Topic
