@@ -146,6 +146,79 @@ func TestBillingKilledBillsEachCallOnce(t *testing.T) {
 	s.reconcile()
 }
 
+// TestFC29LedgerIsTheCounter guarantees that 50 debits of 3 at once from two gateways and a
+// wallet of 100 are 34 in the counter, in the answers and in billing's ledger, whose sum is
+// the balance that gateways show, also when a call is given back.
+func TestFC29LedgerIsTheCounter(t *testing.T) {
+	t.Parallel()
+	s := common(t)
+	tenant := s.tenant(nil)
+	rule := tenant + "-wallet"
+	s.put("rules", rule, estate.Object{
+		"kind": "wallet", "algorithm": "overdraft_wallet", "wallet": "prepaid", "subject": []string{"tenant"},
+		"match": estate.Object{"tenant": tenant}, "meter": "credits", "on_failure": "closed",
+	})
+	q := estate.Object{"tenant": tenant}
+	if r, _ := s.topUp(tenant, "order-17", 100); r.status != http.StatusCreated {
+		t.Fatalf("top-up: %d %s", r.status, r.body)
+	}
+	s.balance(q, rule, 100)
+	decisions := make([]decision, 50)
+	var wg sync.WaitGroup
+	for i := range decisions {
+		wg.Go(func() {
+			decisions[i] = s.decided(i%2, estate.Object{"tenant": tenant, "cost": 3, "request_id": fmt.Sprintf("debit-%d", i)})
+		})
+	}
+	wg.Wait()
+	var passed []decision
+	for _, d := range decisions {
+		if d.allowed() {
+			passed = append(passed, d)
+		}
+	}
+	if len(passed) != 34 {
+		t.Fatalf("%d debits succeeded, want 34", len(passed))
+	}
+	s.balance(q, rule, -2)
+	token := s.portalToken(tenant)
+	s.ledger(token, 35, -2)
+	if got := s.refundAll(0, passed[0]); got != 3 {
+		t.Fatalf("%d units given back, want 3", got)
+	}
+	s.balance(q, rule, 1)
+	s.ledger(token, 36, 1)
+}
+
+// ledger waits until billing's ledger of credits has so many entries, which add up to
+// the balance.
+func (s system) ledger(token string, entries int, balance int64) {
+	s.Helper()
+	s.within(time.Minute, "the ledger", func() error {
+		var page struct {
+			Items []struct {
+				Balance int64 `json:"balance"`
+				Entries []struct {
+					Units int64 `json:"units"`
+				} `json:"entries"`
+			} `json:"items"`
+		}
+		if err := s.billed(token, "/v1/wallet", &page); err != nil {
+			return err
+		}
+		var sum int64
+		for _, w := range page.Items {
+			for _, e := range w.Entries {
+				sum += e.Units
+			}
+		}
+		if len(page.Items) != 1 || len(page.Items[0].Entries) != entries || page.Items[0].Balance != balance || sum != balance {
+			return fmt.Errorf("%+v, want %d entries that add up to %d", page, entries, balance)
+		}
+		return nil
+	})
+}
+
 // refundAll gives a decision back, and returns its units.
 func (s system) refundAll(g int, d decision) int64 {
 	s.Helper()
