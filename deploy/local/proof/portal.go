@@ -13,19 +13,24 @@ import (
 	"net/url"
 	"strings"
 	"time"
-
-	"penstock.dev/deploy/local/estate"
 )
 
 // booksWithin bounds the wait until billing has counted what was decided.
 const booksWithin = 20 * time.Second
 
-// biller says whether there are books and a portal.
-func biller(e *estate.Estate) string {
-	if e.Env["BILLING_URL"] == "" || e.Env["BILLING_TOKEN"] == "" {
+// portalTokens is what a proof needs to look at books as a tenant does.
+const portalTokens = "billing's POST /v1/portal-tokens"
+
+// biller says whether there are books, and tokens to look at them.
+func biller(ctx context.Context, s *stage) string {
+	if s.Env["BILLING_URL"] == "" || s.Env["BILLING_TOKEN"] == "" {
 		return "billing"
 	}
-	return ""
+	got, err := s.bill(ctx, http.MethodPost, "/v1/portal-tokens", "", map[string]any{})
+	if err == nil && got.status == http.StatusNotFound {
+		return portalTokens
+	}
+	return "" // whatever else is wrong, the proof will find
 }
 
 // A page of billing's API as somebody sees it.

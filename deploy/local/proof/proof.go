@@ -21,7 +21,7 @@ import (
 type Proof struct {
 	Title string
 	run   func(ctx context.Context, s *stage) (Finding, error)
-	needs func(e *estate.Estate) string // what of it is missing; nil or "": nothing
+	needs func(ctx context.Context, s *stage) string // what of it is missing; nil or "": nothing
 }
 
 // A Finding is what a proof has to show. Expected and Measured are compared by
@@ -83,15 +83,15 @@ func All() []Proof {
 }
 
 // ownRedis says whether Redis is one that the proof may stop.
-func ownRedis(e *estate.Estate) string {
-	if e.Process(estate.Redis) == nil {
+func ownRedis(_ context.Context, s *stage) string {
+	if s.Process(estate.Redis) == nil {
 		return "a Redis of the estate's own, which may be stopped"
 	}
 	return ""
 }
 
-func searchStore(e *estate.Estate) string {
-	if e.Env["ELASTICSEARCH_URL"] == "" {
+func searchStore(_ context.Context, s *stage) string {
+	if s.Env["ELASTICSEARCH_URL"] == "" {
 		return "a search store"
 	}
 	return ""
@@ -135,7 +135,7 @@ func Run(ctx context.Context, e *estate.Estate, began time.Time, g Guide) error 
 	number := 0
 	for _, p := range All() {
 		if p.needs != nil {
-			if missing := p.needs(e); missing != "" {
+			if missing := p.needs(ctx, s); missing != "" {
 				g.Left(p.Title, missing)
 				continue
 			}

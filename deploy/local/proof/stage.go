@@ -40,7 +40,7 @@ func newStage(e *estate.Estate, began time.Time) *stage {
 // ownsAll reports whether all that an estate keeps began with it.
 func ownsAll(e *estate.Estate) bool {
 	return e.Process(estate.Redis) != nil && e.Process(estate.Postgres) != nil && e.Process(estate.Kafka) != nil &&
-		(searchStore(e) != "" || e.Process(estate.Elasticsearch) != nil || e.Process(estate.OpenSearch) != nil)
+		(e.Env["ELASTICSEARCH_URL"] == "" || e.Process(estate.Elasticsearch) != nil || e.Process(estate.OpenSearch) != nil)
 }
 
 func (s *stage) close() { s.http.CloseIdleConnections() }

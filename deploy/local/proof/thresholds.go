@@ -95,8 +95,8 @@ func (s *stage) readWhenThere(ctx context.Context, topic string) (*reader, error
 }
 
 // watcher says whether thresholds are watched.
-func watcher(e *estate.Estate) string {
-	if e.Env["THRESHOLD_WATCHER_METRICS_URL"] == "" {
+func watcher(_ context.Context, s *stage) string {
+	if s.Env["THRESHOLD_WATCHER_METRICS_URL"] == "" {
 		return "threshold-watcher"
 	}
 	return ""

@@ -16,11 +16,11 @@ import (
 const checkpointer = "checkpointer"
 
 // wipeable says whether Redis may be emptied, and somebody restores it.
-func wipeable(e *estate.Estate) string {
-	if e.Process(checkpointer) == nil {
+func wipeable(ctx context.Context, s *stage) string {
+	if s.Process(checkpointer) == nil {
 		return checkpointer
 	}
-	return ownRedis(e)
+	return ownRedis(ctx, s)
 }
 
 // What is spent before Redis is emptied, of a quota and of a wallet alike.
