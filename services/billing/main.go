@@ -62,7 +62,7 @@ func run(ctx context.Context, p boot.Process) error {
 				return err
 			}
 			close(prepared)
-			return store.Tend(ctx, cfg.every, time.Now, func(made int, s postgres.State, err error) {
+			return store.Tend(ctx, cfg.every, time.Now, counter.Through, func(made int, s postgres.State, err error) {
 				metrics.Tended(made, observe.Survey(s), err)
 			})
 		}},

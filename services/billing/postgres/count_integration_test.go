@@ -317,11 +317,21 @@ func TestIntegrationTend(t *testing.T) {
 	defer cancel()
 	var states []postgres.State
 	made := 0
-	err := r.Tend(ctx, time.Millisecond, func() time.Time { return at(t, "2026-07-01T00:00:00Z") }, func(n int, s postgres.State, err error) {
+	july := func() time.Time { return at(t, "2026-07-01T00:00:00Z") }
+	behind := func() time.Time { // June is not counted to its end until the second look
+		if len(states) == 0 {
+			return july().Add(-time.Second)
+		}
+		return july()
+	}
+	err := r.Tend(ctx, time.Millisecond, july, behind, func(n int, s postgres.State, err error) {
 		if err != nil {
 			t.Error(err)
 		}
 		made += n
+		if len(states) == 0 && (n != 0 || s.Overdue != 1) {
+			t.Errorf("while June is not counted %d invoices are made: %+v", n, s)
+		}
 		if states = append(states, s); len(states) == 3 {
 			cancel()
 		}

@@ -24,13 +24,18 @@ type State struct {
 const forgotten = 14 * 24 * time.Hour
 
 // Tend makes due periods final, and forgets what nobody can ask for any more, at every
-// tick until ctx ends. It reports what it did; a fault of one tenant is reported and
-// tried again.
-func (s *Store) Tend(ctx context.Context, every time.Duration, now func() time.Time, report func(made int, state State, err error)) error {
+// tick until ctx ends. No period becomes final that ended after counted, the instant before
+// which everything is counted: a service that was away counts first. It reports what it
+// did; a fault of one tenant is reported and tried again.
+func (s *Store) Tend(ctx context.Context, every time.Duration, now, counted func() time.Time, report func(made int, state State, err error)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		made, err := s.Finalize(ctx, now())
+		as := now()
+		if to := counted(); to.Before(as) {
+			as = to
+		}
+		made, err := s.Finalize(ctx, as)
 		state, surveyed := s.survey(ctx, now())
 		if ctx.Err() != nil {
 			return ctx.Err()

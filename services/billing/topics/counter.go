@@ -121,6 +121,11 @@ func (c *Counter) Ready(context.Context) error {
 	}
 }
 
+// Through is an instant before which everything that came into the topic is counted, by
+// whichever member; zero while that is not known. Nothing should become final that ended
+// after it.
+func (c *Counter) Through() time.Time { return c.watch.through() }
+
 // Handle has a batch counted.
 func (c *Counter) Handle(ctx context.Context, records []kafka.Record) error {
 	began := time.Now()

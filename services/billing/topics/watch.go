@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	watchEvery = 10 * time.Second
+	watchEvery = 5 * time.Second
 	tellEvery  = time.Hour
 )
 
@@ -25,6 +25,7 @@ type watch struct {
 	stood map[int32]bool      // there was something to read at the last look
 	moved map[int32]bool      // something was counted since
 	age   time.Duration
+	all   time.Time     // what came before is counted; zero: not known
 	risk  time.Duration // above this it is told
 	told  time.Time
 }
@@ -51,12 +52,12 @@ func (w *watch) forget(partitions []int32) {
 	}
 }
 
-// knows takes what the books know of partitions that nothing was counted of here.
+// knows takes what the books know: of partitions that others read, too.
 func (w *watch) knows(at map[int32]time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for p, t := range at {
-		if _, known := w.at[p]; !known {
+		if t.After(w.at[p]) {
 			w.at[p] = t
 		}
 	}
@@ -66,9 +67,12 @@ func (w *watch) knows(at map[int32]time.Time) {
 func (w *watch) look(lag map[int32]int64, now time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.age = 0
+	w.age, w.all = 0, now
 	for p, n := range lag {
 		at, known := w.at[p]
+		if n > 0 && at.Before(w.all) {
+			w.all = at
+		}
 		if n > 0 && known && (w.stood[p] || w.moved[p]) {
 			w.age = max(w.age, now.Sub(at))
 		}
@@ -76,6 +80,12 @@ func (w *watch) look(lag map[int32]int64, now time.Time) time.Duration {
 		delete(w.moved, p)
 	}
 	return w.age
+}
+
+func (w *watch) through() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all
 }
 
 func (w *watch) ready() error {
