@@ -42,7 +42,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, c); err != nil && !errors.Is(err, context.Canceled) {
+	if err := run(ctx, c, slog.New(slog.NewTextHandler(os.Stderr, nil))); err != nil && !errors.Is(err, context.Canceled) {
 		_, _ = fmt.Fprintln(os.Stderr, err)
 		stop()
 		os.Exit(1) //nolint:gocritic // stop was called
@@ -50,7 +50,7 @@ func main() {
 }
 
 // run reads and sends until ctx ends.
-func run(ctx context.Context, c config) error {
+func run(ctx context.Context, c config, log *slog.Logger) error {
 	endpoints, err := readEndpoints(c.endpoints)
 	if err != nil {
 		return err
@@ -67,12 +67,16 @@ func run(ctx context.Context, c config) error {
 		}
 		queues = append(queues, q)
 		// A goroutine each: an endpoint that is slow or down holds up no other.
-		sending.Go(func() { newSender(e, q).run(ctx) })
+		sending.Go(func() { newSender(e, q, log).run(ctx) })
 	}
-	return subscribe(ctx, c, func(e *quotaeventsv1.Event) error {
+	return subscribe(ctx, c, log, func(e *quotaeventsv1.Event) error {
+		body, err := payload(e)
+		if err != nil {
+			return err
+		}
 		for i, q := range queues {
 			if endpoints[i].wants(e.TenantID) {
-				if err := q.add(e.EventID, payload(e), time.Now()); err != nil {
+				if err := q.add(e.EventID, body, time.Now()); err != nil {
 					return err
 				}
 			}
@@ -82,7 +86,7 @@ func run(ctx context.Context, c config) error {
 }
 
 // subscribe calls keep with every event and commits what it has kept.
-func subscribe(ctx context.Context, c config, keep func(*quotaeventsv1.Event) error) error {
+func subscribe(ctx context.Context, c config, log *slog.Logger, keep func(*quotaeventsv1.Event) error) error {
 	reg, err := sr.NewClient(sr.URLs(strings.Split(c.registry, ",")...))
 	if err != nil {
 		return err
@@ -107,15 +111,15 @@ func subscribe(ctx context.Context, c config, keep func(*quotaeventsv1.Event) er
 			return ctx.Err()
 		}
 		fetches.EachError(func(topic string, partition int32, err error) {
-			slog.Warn("cannot read; trying again", "topic", topic, "partition", partition, "error", err)
+			log.Warn("cannot read; trying again", "topic", topic, "partition", partition, "error", err)
 		})
 		for _, r := range fetches.Records() {
-			if err := keepRecord(ctx, decoder, r, keep); err != nil {
+			if err := keepRecord(ctx, decoder, r, log, keep); err != nil {
 				return err
 			}
 		}
 		if err := client.CommitUncommittedOffsets(ctx); err != nil {
-			slog.Warn("cannot commit; what was read may be read again, and is dropped then", "error", err)
+			log.Warn("cannot commit; what was read may be read again, and is dropped then", "error", err)
 		}
 		client.AllowRebalance()
 	}
@@ -123,7 +127,7 @@ func subscribe(ctx context.Context, c config, keep func(*quotaeventsv1.Event) er
 
 // keepRecord decodes a record and keeps it. A record that can never be read is
 // passed over; a registry that is away is waited for.
-func keepRecord(ctx context.Context, decoder *quotaeventsv1.Decoder, r *kgo.Record, keep func(*quotaeventsv1.Event) error) error {
+func keepRecord(ctx context.Context, decoder *quotaeventsv1.Decoder, r *kgo.Record, log *slog.Logger, keep func(*quotaeventsv1.Event) error) error {
 	for {
 		e, err := decoder.Decode(ctx, r.Key, r.Value)
 		switch {
@@ -132,10 +136,10 @@ func keepRecord(ctx context.Context, decoder *quotaeventsv1.Decoder, r *kgo.Reco
 		case errors.Is(err, wire.ErrSkip): // a type of event that is newer than this program
 			return nil
 		case errors.Is(err, wire.ErrPoison):
-			slog.Error("record is no event", "partition", r.Partition, "offset", r.Offset, "error", err)
+			log.Error("record is no event", "partition", r.Partition, "offset", r.Offset, "error", err)
 			return nil
 		}
-		slog.Warn("schema registry does not answer; waiting", "error", err)
+		log.Warn("schema registry does not answer; waiting", "error", err)
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
@@ -171,7 +175,7 @@ var types = map[quotaeventsv1.EventType]string{
 
 // payload is the body of an event's webhook: type, timestamp and data, as Standard
 // Webhooks advises. It is made once, for what is signed must not change.
-func payload(e *quotaeventsv1.Event) []byte {
+func payload(e *quotaeventsv1.Event) ([]byte, error) {
 	day := func(ms *int64) *time.Time {
 		if ms == nil {
 			return nil
@@ -179,7 +183,7 @@ func payload(e *quotaeventsv1.Event) []byte {
 		t := time.UnixMilli(*ms).UTC()
 		return &t
 	}
-	body, err := json.Marshal(map[string]any{
+	return json.Marshal(map[string]any{
 		"type": types[e.Type], "timestamp": time.UnixMilli(e.TS).UTC(),
 		"data": map[string]any{
 			"event_id": e.EventID, "tenant_id": e.TenantID, "rule_id": e.RuleID, "meter": e.Meter, "period_start": day(e.PeriodStart), "period_end": day(e.PeriodEnd),
@@ -187,8 +191,4 @@ func payload(e *quotaeventsv1.Event) []byte {
 			"cause_decision_id": e.CauseDecisionID,
 		},
 	})
-	if err != nil {
-		panic(err) // only strings, numbers and times
-	}
-	return body
 }

@@ -103,14 +103,15 @@ type sender struct {
 	endpoint *endpoint
 	queue    *queue
 	client   *http.Client
+	log      *slog.Logger
 }
 
-func newSender(e *endpoint, q *queue) *sender {
+func newSender(e *endpoint, q *queue, log *slog.Logger) *sender {
 	return &sender{e, q, &http.Client{
 		Timeout: answersWithin,
 		// A redirect would take the signed body to whoever the endpoint names.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	}, log}
 }
 
 // run sends until ctx ends.
@@ -120,13 +121,13 @@ func (s *sender) run(ctx context.Context) {
 	defer forget.Stop()
 	for {
 		if err := s.round(ctx, time.Now); err != nil && ctx.Err() == nil {
-			slog.Error("queue cannot be worked on; trying again", "endpoint", s.endpoint.ID, "error", err)
+			s.log.Error("queue cannot be worked on; trying again", "endpoint", s.endpoint.ID, "error", err)
 		}
 		select {
 		case <-look.C:
 		case <-forget.C:
 			if err := s.queue.forget(time.Now()); err != nil {
-				slog.Warn("old deliveries cannot be removed", "endpoint", s.endpoint.ID, "error", err)
+				s.log.Warn("old deliveries cannot be removed", "endpoint", s.endpoint.ID, "error", err)
 			}
 		case <-ctx.Done():
 			return
@@ -160,7 +161,7 @@ func (s *sender) attempt(ctx context.Context, d *delivery, now func() time.Time)
 	case err == nil && status >= 200 && status < 300:
 		return s.queue.finish(d, done)
 	case status == http.StatusGone:
-		slog.Warn("endpoint is gone and is sent nothing more", "endpoint", s.endpoint.ID)
+		s.log.Warn("endpoint is gone and is sent nothing more", "endpoint", s.endpoint.ID)
 		return s.queue.disable("answered 410 to " + d.ID)
 	}
 	d.Attempts++
@@ -169,11 +170,11 @@ func (s *sender) attempt(ctx context.Context, d *delivery, now func() time.Time)
 		d.Last = err.Error()
 	}
 	if d.Attempts >= len(schedule) {
-		slog.Error("delivery has failed", "endpoint", s.endpoint.ID, "id", d.ID, "last", d.Last)
+		s.log.Error("delivery has failed", "endpoint", s.endpoint.ID, "id", d.ID, "last", d.Last)
 		return errors.Join(s.queue.store(d), s.queue.finish(d, failed))
 	}
 	d.Next = now().Add(max(schedule[d.Attempts], wait))
-	slog.Warn("delivery is tried again", "endpoint", s.endpoint.ID, "id", d.ID, "attempts", d.Attempts, "last", d.Last, "next", d.Next)
+	s.log.Warn("delivery is tried again", "endpoint", s.endpoint.ID, "id", d.ID, "attempts", d.Attempts, "last", d.Last, "next", d.Next)
 	return s.queue.store(d)
 }
 

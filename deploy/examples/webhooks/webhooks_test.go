@@ -100,7 +100,7 @@ func newPost(t *testing.T, r *receiver, dir string) *post {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &post{newSender(&endpoint{ID: "one", URL: r.URL, Secrets: []string{secret}}, q), t, time.Unix(1_800_000_000, 0)}
+	return &post{newSender(&endpoint{ID: "one", URL: r.URL, Secrets: []string{secret}}, q, slog.New(slog.DiscardHandler)), t, time.Unix(1_800_000_000, 0)}
 }
 
 // after works on the queue when d has passed.
@@ -292,7 +292,7 @@ func TestFromTheTopic(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, c) }()
+	go func() { ended <- run(ctx, c, slog.New(slog.DiscardHandler)) }()
 	deadline := time.Now().Add(time.Minute)
 	poll := time.NewTicker(10 * time.Millisecond)
 	defer poll.Stop()

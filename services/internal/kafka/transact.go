@@ -13,7 +13,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// ByKey, as the Partition of a record that a transaction writes, has its key choose.
+// ByKey is the Partition of a record that goes where its key says, as a transaction
+// writes it.
 const ByKey = byKey
 
 // A Transaction says how the members of a group write.

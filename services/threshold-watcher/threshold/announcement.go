@@ -67,7 +67,7 @@ func typeAt(l Level) Type {
 		return Exhausted
 	case overdraft:
 		return Overdrawn
-	default:
-		return Reached
+	case percent, left:
 	}
+	return Reached
 }

@@ -53,11 +53,11 @@ func (l Level) Reached(used, limit int64) bool {
 		return used >= limit || limit-used <= l.n
 	case overdraft:
 		return used > limit
-	default: // used·100 >= limit·n
-		uh, ul := bits.Mul64(uint64(used), 100)
-		lh, ll := bits.Mul64(uint64(limit), uint64(l.n))
-		return uh > lh || uh == lh && ul >= ll
+	case percent, full:
 	}
+	uh, ul := bits.Mul64(uint64(used), 100)
+	lh, ll := bits.Mul64(uint64(limit), uint64(l.n))
+	return uh > lh || uh == lh && ul >= ll // used·100 >= limit·n
 }
 
 // below reports whether used units of a limit are so few that the level may be
@@ -77,12 +77,12 @@ func (l Level) point(limit int64) int64 {
 		return max(0, limit-l.n)
 	case overdraft:
 		return limit
-	default:
-		hi, lo := bits.Mul64(uint64(limit), uint64(l.n))
-		lo, carry := bits.Add64(lo, 99, 0)
-		q, _ := bits.Div64(hi+carry, lo, 100)
-		return int64(q)
+	case percent, full:
 	}
+	hi, lo := bits.Mul64(uint64(limit), uint64(l.n))
+	lo, carry := bits.Add64(lo, 99, 0)
+	q, _ := bits.Div64(hi+carry, lo, 100)
+	return int64(q)
 }
 
 // ascending orders levels by the use that reaches them.

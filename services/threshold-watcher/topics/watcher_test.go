@@ -89,7 +89,9 @@ func TestNothingIsAnnouncedOf(t *testing.T) {
 	}
 	r.send(0,
 		change(1, func(_ *usagev1.Event, c *usagev1.Counter) { c.Mode = usagev1.ModeShadow }),
-		change(2, func(_ *usagev1.Event, c *usagev1.Counter) { c.Observed, c.Consumed, c.Units = false, 0, 1; c.ThresholdsLeft = []int64{10} }),
+		change(2, func(_ *usagev1.Event, c *usagev1.Counter) {
+			c.Observed, c.Consumed, c.ThresholdsLeft = false, 0, []int64{10}
+		}),
 		change(3, corrected(usagev1.DecisionRefund, -1)),
 		change(4, corrected(usagev1.DecisionSettle, -1)),
 		change(5, func(_ *usagev1.Event, c *usagev1.Counter) { c.Kind = usagev1.CounterKindUnknown }),
@@ -167,7 +169,10 @@ func TestTopics(t *testing.T) {
 	r := newRig(t)
 	r.broker.DeleteTopic(usagev1.Topic)
 	r.run()
-	kafkatest.Eventually(t, func() bool { err := r.Ready(t.Context()); return err != nil && strings.Contains(err.Error(), usagev1.Topic) }, "the watcher to wait")
+	kafkatest.Eventually(t, func() bool {
+		err := r.Ready(t.Context())
+		return err != nil && strings.Contains(err.Error(), usagev1.Topic)
+	}, "the watcher to wait")
 	r.broker.CreateTopic(usagev1.Topic, 3)
 	kafkatest.Eventually(t, func() bool { return r.Ready(t.Context()) == nil }, "the watcher to be ready")
 	n, err := r.client.Partitions(t.Context(), quotaeventsv1.Topic)
