@@ -190,6 +190,53 @@ func TestFC29LedgerIsTheCounter(t *testing.T) {
 	s.ledger(token, 36, 1)
 }
 
+// TestInvoiceBecomesFinal guarantees that an hour that ends while the system runs becomes
+// one final invoice with a number, of the hour's calls and no other, and that what comes
+// after it is on the next draft.
+func TestInvoiceBecomesFinal(t *testing.T) {
+	t.Parallel()
+	s := common(t)
+	s.put("plans", "hourly", estate.Object{
+		"name": "Hourly", "fee": estate.Object{"amount": 500, "currency": "USD", "period": "hour"},
+		"overage": []estate.Object{{"meter": "api-calls", "unit_price": "0.335"}},
+	})
+	ends := time.Now().Add(15 * time.Second).UTC().Truncate(time.Second)
+	tenant := s.tenant(estate.Object{"plan": "hourly", "zone": "UTC", "currency": "USD", "anchor": ends.Add(-time.Hour).Format(time.RFC3339)})
+	calls := 0
+	call := func() {
+		s.decided(0, estate.Object{"tenant": tenant, "request_id": fmt.Sprintf("call-%d", calls)})
+		calls++
+	}
+	for range 3 {
+		call()
+	}
+	token := s.portalToken(tenant)
+	s.within(time.Minute, "the hour to be over", func() error {
+		if !time.Now().After(ends) {
+			return fmt.Errorf("it ends at %v", ends)
+		}
+		return nil
+	})
+	call()
+	var page struct{ Items []bill }
+	s.within(time.Minute, "the invoice", func() error {
+		if err := s.billed(token, "/v1/invoices", &page); err != nil {
+			return err
+		}
+		if len(page.Items) != 2 || page.Items[1].State != "final" || len(page.Items[0].Counted) != 1 {
+			return fmt.Errorf("%+v", page)
+		}
+		return nil
+	})
+	draft, final := page.Items[0], page.Items[1]
+	if final.Total != "6.01" || !strings.HasPrefix(final.ID, "INV-") || final.Counted[0].Calls != 3 { // 5.00 + 3 × 0.335
+		t.Errorf("the invoice is %+v, want 3 calls for 6.01", final)
+	}
+	if draft.State != "draft" || draft.Counted[0].Calls != 1 {
+		t.Errorf("the draft is %+v, want the call after the hour", draft)
+	}
+}
+
 // ledger waits until billing's ledger of credits has so many entries, which add up to
 // the balance.
 func (s system) ledger(token string, entries int, balance int64) {
