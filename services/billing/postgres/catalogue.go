@@ -20,47 +20,43 @@ import (
 // effect. now is when they are heard of.
 func (s *Store) Learn(ctx context.Context, changes []catalog.Change, now time.Time) error {
 	return s.inTx(ctx, "learn", func(tx pgx.Tx) error {
+		simple := &pgx.Batch{} // all of them in one round trip: a catalogue may have a million
 		for _, c := range changes {
-			if err := learn(ctx, tx, c, now); err != nil {
+			if err := learn(ctx, tx, simple, c, now); err != nil {
 				return fmt.Errorf("%s %s: %w", c.Kind, c.ID, err)
 			}
 		}
-		return nil
+		return tx.SendBatch(ctx, simple).Close()
 	})
 }
 
-func learn(ctx context.Context, tx pgx.Tx, c catalog.Change, now time.Time) error {
+func learn(ctx context.Context, tx pgx.Tx, simple *pgx.Batch, c catalog.Change, now time.Time) error {
 	switch c.Kind {
 	case catalog.KindTenant:
 		return learnTenant(ctx, tx, c, now)
 	case catalog.KindPlan:
 		return learnPlan(ctx, tx, c)
+	case catalog.KindGrant:
+		return learnGrant(ctx, tx, c)
 	case catalog.KindEndpoint:
 		e := or(c.Endpoint)
-		_, err := tx.Exec(ctx, `INSERT INTO endpoints AS o (id, version, deleted, service, method, path, cost) VALUES ($1, $2, $3, $4, $5, $6, $7)
+		simple.Queue(`INSERT INTO endpoints AS o (id, version, deleted, service, method, path, cost) VALUES ($1, $2, $3, $4, $5, $6, $7)
 			ON CONFLICT (id) DO UPDATE SET version = $2, deleted = $3,
 				service = CASE WHEN $3 THEN o.service ELSE $4 END, method = CASE WHEN $3 THEN o.method ELSE $5 END,
 				path = CASE WHEN $3 THEN o.path ELSE $6 END, cost = CASE WHEN $3 THEN o.cost ELSE $7 END
 			WHERE o.version < $2`, c.ID, c.Version, c.Deleted, e.Service, e.Method, e.Path, e.Cost)
-		return err
 	case catalog.KindRule:
-		return learnRule(ctx, tx, c)
-	case catalog.KindGrant:
-		return learnGrant(ctx, tx, c)
+		learnRule(simple, c)
 	case catalog.KindAPIKey:
-		if c.APIKey == nil {
-			return nil
+		if c.APIKey != nil {
+			simple.Queue(`INSERT INTO api_keys (id, tenant) VALUES ($1, $2) ON CONFLICT DO NOTHING`, c.ID, c.APIKey.Tenant)
 		}
-		_, err := tx.Exec(ctx, `INSERT INTO api_keys (id, tenant) VALUES ($1, $2) ON CONFLICT DO NOTHING`, c.ID, c.APIKey.Tenant)
-		return err
 	case catalog.KindWallet:
-		if c.Wallet == nil {
-			return nil
+		if c.Wallet != nil {
+			simple.Queue(`INSERT INTO wallets AS o (tenant, meter, granted_total, version) VALUES ($1, $2, $3, $4)
+				ON CONFLICT (tenant, meter) DO UPDATE SET granted_total = $3, version = $4 WHERE o.version < $4`,
+				c.Wallet.Tenant, c.Wallet.Meter, c.Wallet.GrantedTotal, c.Version)
 		}
-		_, err := tx.Exec(ctx, `INSERT INTO wallets AS o (tenant, meter, granted_total, version) VALUES ($1, $2, $3, $4)
-			ON CONFLICT (tenant, meter) DO UPDATE SET granted_total = $3, version = $4 WHERE o.version < $4`,
-			c.Wallet.Tenant, c.Wallet.Meter, c.Wallet.GrantedTotal, c.Version)
-		return err
 	}
 	return nil
 }
@@ -140,19 +136,18 @@ func insertStep(ctx context.Context, tx pgx.Tx, c catalog.Change, position int, 
 	return err
 }
 
-func learnRule(ctx context.Context, tx pgx.Tx, c catalog.Change) error {
+func learnRule(simple *pgx.Batch, c catalog.Change) {
 	if c.Deleted {
-		_, err := tx.Exec(ctx, `UPDATE rules SET version = $2, deleted = true WHERE id = $1 AND version < $2`, c.ID, c.Version)
-		return err
+		simple.Queue(`UPDATE rules SET version = $2, deleted = true WHERE id = $1 AND version < $2`, c.ID, c.Version)
+		return
 	}
 	r := c.Rule
-	_, err := tx.Exec(ctx, `INSERT INTO rules AS o (id, version, deleted, name, kind, algorithm, meter, lim, window_us, subject, thresholds, unit, count)
+	simple.Queue(`INSERT INTO rules AS o (id, version, deleted, name, kind, algorithm, meter, lim, window_us, subject, thresholds, unit, count)
 		VALUES ($1, $2, false, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 		ON CONFLICT (id) DO UPDATE SET version = $2, deleted = false, name = $3, kind = $4, algorithm = $5, meter = $6, lim = $7,
 			window_us = $8, subject = $9, thresholds = $10, unit = $11, count = $12 WHERE o.version < $2`,
 		c.ID, c.Version, r.Name, r.Kind, r.Algorithm, r.Meter, r.Limit, r.Window.Microseconds(),
 		notNil(r.Subject), notNil(r.Thresholds), string(r.Unit), r.Count)
-	return err
 }
 
 func notNil[T any](v []T) []T {
