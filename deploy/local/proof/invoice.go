@@ -105,7 +105,7 @@ func (s *stage) awaitBill(ctx context.Context, tenant, meter string, want estate
 	}
 	var last bill
 	_ = s.await(ctx, booksWithin, func(ctx context.Context) error {
-		id, err := s.runningInvoice(ctx, p.Token)
+		id, err := s.invoiceIn(ctx, p.Token, "draft")
 		if err != nil {
 			return err
 		}

@@ -9,10 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
+
+	"penstock.dev/deploy/local/estate"
 )
 
 // booksWithin bounds the wait until billing has counted what was decided.
@@ -120,8 +123,7 @@ func forgeries(genuine, own, other string) (map[string]string, error) {
 
 // forgedPortal looks at billing as one tenant and tries to see another's numbers.
 func forgedPortal(ctx context.Context, s *stage) (Finding, error) {
-	mallory, victim := s.named("mallory"), s.named("victim")
-	t := &trial{s: s, mallory: mallory, victim: victim}
+	t := &trial{s: s, mallory: s.named("mallory")}
 	if err := t.prepare(ctx); err != nil {
 		return Finding{}, err
 	}
@@ -139,7 +141,7 @@ type trial struct {
 	mallory, victim string
 	own, theirs     pass
 	secret          string // an id that only the victim's answers have
-	invoice         string // of the victim
+	invoice         string // number of one of the victim's
 
 	asked, leaked   int // questions with the victim as a parameter; answers that differ or have the secret
 	foreignStatus   int // of the victim's invoice
@@ -149,23 +151,26 @@ type trial struct {
 	revoked         int // status of a revoked token
 }
 
-// prepare makes two tenants with wallets and waits until the victim sees its own.
+// prepare makes two tenants with wallets, and waits until the victim has an invoice
+// with a number: it is billed by the hour, and one of its hours is about to end.
 func (t *trial) prepare(ctx context.Context) error {
-	s := t.s
-	objects := append(s.prepaid("mallory", "Mallory"), s.prepaid("victim", "Victim")...)
-	for i := range objects {
-		if objects[i].kind == "tenants" {
-			objects[i].body["plan"], objects[i].body["currency"] = "gold", "USD"
-		}
-	}
-	if err := s.enforce(ctx, objects...); err != nil {
-		return err
-	}
-	made, err := s.admin.TopUp(ctx, t.victim, walletMeter, "order-1", 777)
+	s, plan := t.s, t.s.named("by-the-hour")
+	err := s.enforce(ctx, append(s.prepaid("mallory", "Mallory"), object{"plans", plan, estate.Object{
+		"name": "By the hour", "fee": estate.Object{"amount": 500, "currency": "USD", "period": "hour"},
+	}})...)
 	if err != nil {
 		return err
 	}
-	t.secret = fmt.Sprint(made["topup_id"])
+	// A machine that is too slow for an hour's end gets a later one.
+	for i, lead := range []time.Duration{3 * time.Second, 6 * time.Second, 12 * time.Second} {
+		ends := time.Now().Add(lead).Truncate(time.Second)
+		if err := t.makeVictim(ctx, fmt.Sprintf("victim-%d", i+1), plan, ends.Add(-time.Hour)); err != nil {
+			return err
+		}
+		if time.Now().Before(ends) {
+			break
+		}
+	}
 	if t.own, err = s.portalToken(ctx, t.mallory, "mallory"); err != nil {
 		return err
 	}
@@ -180,13 +185,34 @@ func (t *trial) prepare(ctx context.Context) error {
 		if wallet.status != http.StatusOK || !bytes.Contains(wallet.body, []byte(t.secret)) {
 			return fmt.Errorf("the victim's wallet: %d: %.200s", wallet.status, wallet.body)
 		}
-		t.invoice, err = s.runningInvoice(ctx, t.theirs.Token)
+		t.invoice, err = s.invoiceIn(ctx, t.theirs.Token, "final")
 		return err
 	})
 }
 
-// runningInvoice is the id of the draft of a tenant's running period.
-func (s *stage) runningInvoice(ctx context.Context, token string) (string, error) {
+// makeVictim makes a tenant whose hours begin at an anchor, with one call and a top-up
+// by whose id its answers are known.
+func (t *trial) makeVictim(ctx context.Context, id, plan string, anchor time.Time) error {
+	t.victim = t.s.named(id)
+	objects := t.s.prepaid(id, "Victim")
+	maps.Copy(objects[0].body, estate.Object{"plan": plan, "currency": "USD", "zone": "UTC", "anchor": anchor.UTC().Format(time.RFC3339)})
+	if err := t.s.enforce(ctx, objects...); err != nil {
+		return err
+	}
+	made, err := t.s.admin.TopUp(ctx, t.victim, walletMeter, "order-1", 777)
+	if err != nil {
+		return err
+	}
+	t.secret = fmt.Sprint(made["topup_id"])
+	if err := t.s.awaitBalance(ctx, t.victim, 777); err != nil {
+		return err
+	}
+	_, err = t.s.Deciders()[0].Decide(ctx, estate.Object{"tenant": t.victim})
+	return err
+}
+
+// invoiceIn is the id of a tenant's newest invoice that is in a state.
+func (s *stage) invoiceIn(ctx context.Context, token, state string) (string, error) {
 	got, err := s.bill(ctx, http.MethodGet, "/v1/invoices", token, nil)
 	if err != nil {
 		return "", err
@@ -198,11 +224,11 @@ func (s *stage) runningInvoice(ctx context.Context, token string) (string, error
 		return "", fmt.Errorf("GET /v1/invoices: %d: %.200s", got.status, got.body)
 	}
 	for _, i := range list.Items {
-		if i.State == "draft" {
+		if i.State == state {
 			return i.ID, nil
 		}
 	}
-	return "", fmt.Errorf("no draft among %d invoices", len(list.Items))
+	return "", fmt.Errorf("none of %s is %s", count(len(list.Items), "invoice"), state)
 }
 
 // parameters names the victim wherever a request has room for it.
@@ -275,8 +301,8 @@ func (t *trial) judge() Finding {
 		alike = "different answers"
 	}
 	return Finding{
-		Done: fmt.Sprintf("as one tenant: another's id as tenant and customer in %d questions; its invoice, and one that nobody has; %d forged tokens (payload changed, signed with another key, unsigned, none); the own token, revoked",
-			t.asked, t.forged),
+		Done: fmt.Sprintf("as one tenant: another's id as tenant and customer in %d questions; its invoice %s, and one that nobody has; %d forged tokens (payload changed, signed with another key, unsigned, none); the own token, revoked",
+			t.asked, t.invoice, t.forged),
 		Expected: fmt.Sprintf("0 of %d answers have anything of the other's; 404 and 404, the same answer; %d of %d are 401; then 401", t.asked, t.forged, t.forged),
 		Measured: fmt.Sprintf("%d of %d answers have anything of the other's; %d and %d, %s; %d of %d are 401; then %d",
 			t.leaked, t.asked, t.foreignStatus, t.missingStatus, alike, t.refused, t.forged, t.revoked),
