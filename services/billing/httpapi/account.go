@@ -115,11 +115,12 @@ func (h *handler) invoices(ctx context.Context, _ any) (any, error) {
 type invoiceRequest struct {
 	id, path string
 	form     form
+	unformed error // the form that is asked for is not made: said of what is the tenant's alone
 }
 
 func decodeInvoice(_ context.Context, r *http.Request) (any, error) {
 	f, err := formOf(r, asJSON, asCSV)
-	return invoiceRequest{r.PathValue("id"), r.URL.Path, f}, err
+	return invoiceRequest{r.PathValue("id"), r.URL.Path, f, err}, nil
 }
 
 func (h *handler) invoice(ctx context.Context, request any) (any, error) {
@@ -127,6 +128,9 @@ func (h *handler) invoice(ctx context.Context, request any) (any, error) {
 	i, err := h.cfg.Reader.Invoice(ctx, grantOf(ctx).Tenant, req.id, h.cfg.Now())
 	if err != nil {
 		return nil, h.denied(ctx, err, access.KindInvoice, req.id, req.path)
+	}
+	if req.unformed != nil {
+		return nil, req.unformed
 	}
 	if req.form == asCSV {
 		return answer{rows: i.Rows(), name: i.ID}, nil
@@ -156,15 +160,13 @@ type usageRequest struct {
 	from, to  time.Time // zero: not said
 	key, path string
 	form      form
+	unformed  error // as an invoiceRequest's
 }
 
 func decodeUsage(_ context.Context, r *http.Request) (any, error) {
 	f, err := formOf(r, asJSON, asCSV)
-	if err != nil {
-		return nil, err
-	}
 	q := r.URL.Query()
-	req := usageRequest{key: q.Get("api_key"), path: r.URL.Path, form: f}
+	req := usageRequest{key: q.Get("api_key"), path: r.URL.Path, form: f, unformed: err}
 	for name, at := range map[string]*time.Time{"from": &req.from, "to": &req.to} {
 		if value := q.Get(name); value != "" {
 			if *at, err = time.Parse(time.RFC3339, value); err != nil {
@@ -210,6 +212,9 @@ func (h *handler) usage(ctx context.Context, request any) (any, error) {
 		if !has {
 			return nil, h.denied(ctx, account.ErrNotFound, access.KindAPIKey, req.key, req.path)
 		}
+	}
+	if req.unformed != nil {
+		return nil, req.unformed
 	}
 	span, err := h.span(ctx, tenant, req)
 	if err != nil {

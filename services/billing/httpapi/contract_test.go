@@ -295,7 +295,7 @@ func TestContract(t *testing.T) {
 func TestFC30(t *testing.T) {
 	t.Parallel()
 	f := newFace(t)
-	accepts := []string{"application/json", "text/csv"}
+	accepts := []string{"application/json", "text/csv", "application/pdf"}
 	var first *exchange
 	for _, path := range []string{"/v1/invoices/INV-7", "/v1/invoices/INV-999", "/v1/usage?api_key=b-1", "/v1/usage?api_key=zzz"} {
 		for _, accept := range accepts {
@@ -309,13 +309,14 @@ func TestFC30(t *testing.T) {
 			}
 		}
 	}
-	if len(f.books.denials) != 8 || f.books.denials[0].Ref != "INV-7" || f.books.denials[0].Tenant != "a" || f.books.denials[4].Kind != access.KindAPIKey {
+	if len(f.books.denials) != 12 || f.books.denials[0].Ref != "INV-7" || f.books.denials[0].Tenant != "a" || f.books.denials[6].Kind != access.KindAPIKey {
 		t.Errorf("the audit has %+v", f.books.denials)
 	}
-	for _, accept := range accepts {
+	for _, accept := range accepts[:2] {
 		f.want(http.StatusOK, f.get("token-a", "/v1/invoices/INV-1", accept))
 		f.want(http.StatusOK, f.get("token-a", "/v1/usage?api_key=a-1", accept))
 	}
+	f.want(http.StatusNotAcceptable, f.get("token-a", "/v1/invoices/INV-1", accepts[2]))
 	if f.books.key != "a-1" {
 		t.Errorf("the key asked for is %q", f.books.key)
 	}
