@@ -225,7 +225,7 @@ func (m *transactor) settle(ctx context.Context, out []Record) error {
 	if err := m.session.Begin(); err != nil {
 		return m.broken(err)
 	}
-	failure := m.write(out)
+	failure := m.write(ctx, out)
 	try := kgo.TransactionEndTry(failure == nil)
 	committed, err := m.end(ctx, try)
 	if len(out) > 0 {
@@ -249,11 +249,11 @@ func (m *transactor) settle(ctx context.Context, out []Record) error {
 
 // write offers records to the transaction and returns the first refusal that is
 // known once all have been answered; most are answered by end.
-func (m *transactor) write(out []Record) error {
+func (m *transactor) write(ctx context.Context, out []Record) error {
 	if len(out) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), m.to.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, m.to.Timeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	var mu sync.Mutex

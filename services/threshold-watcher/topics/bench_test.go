@@ -3,6 +3,7 @@ package topics_test
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -71,6 +72,8 @@ func BenchmarkRebuild(b *testing.B) {
 		kafkatest.Eventually(b, func() bool { return w.Ready(b.Context()) == nil }, "the watcher to be ready")
 		b.ReportMetric(events/time.Since(began).Seconds(), "events/s")
 		stop()
-		<-ended
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			b.Error(err)
+		}
 	}
 }
