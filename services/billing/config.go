@@ -32,6 +32,7 @@ type config struct {
 	portalURL   string
 	secure      bool // the portal is reached by https
 	signing     []access.Key
+	operators   []string // tokens
 	check       bool
 }
 
@@ -95,7 +96,8 @@ func (c *config) Validate() error {
 	secure, ok := base(c.portalURL)
 	refuse(ok, "portal-url", "%q is not http(s)://host", c.portalURL)
 	c.secure = secure
-	_, err := operators(c.tokens)
+	var err error
+	c.operators, err = operators(c.tokens)
 	refuse(err == nil, "tokens", "%w", err)
 	c.signing, err = access.ParseKeys(c.portalKeys.Reveal())
 	refuse(err == nil, "portal-keys", "%w", err)

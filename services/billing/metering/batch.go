@@ -249,4 +249,5 @@ type Result struct {
 	Late    int   // lines for periods that were final
 	Aside   int   // lines that were set aside
 	Flagged int   // ledger entries that a person should look at
+	Skipped int64 // records between what was read last and this: the topic deleted them uncounted
 }

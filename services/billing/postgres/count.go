@@ -16,10 +16,11 @@ func (s *Store) Count(ctx context.Context, events []metering.Event, read []meter
 	var result metering.Result
 	err := s.inTx(ctx, "count", func(tx pgx.Tx) error {
 		result = metering.Result{}
-		whole, err := lockPartitions(ctx, tx, read, now)
+		whole, skipped, err := lockPartitions(ctx, tx, read, now)
 		if err != nil {
 			return err
 		}
+		result.Skipped = skipped
 		streams, err := loadStreams(ctx, tx, events)
 		if err != nil {
 			return err
@@ -51,30 +52,33 @@ func (s *Store) Count(ctx context.Context, events []metering.Event, read []meter
 }
 
 // lockPartitions locks the rows of what was read, and says of which partitions the
-// topic was read from its beginning.
-func lockPartitions(ctx context.Context, tx pgx.Tx, read []metering.Position, now time.Time) (map[int32]bool, error) {
+// topic was read from its beginning, and how many records lie between what was read
+// before and this. A topic that was made anew begins before.
+func lockPartitions(ctx context.Context, tx pgx.Tx, read []metering.Position, now time.Time) (whole map[int32]bool, skipped int64, err error) {
 	var ids []int32
-	var first []int64
+	var firsts []int64
+	first := map[int32]int64{}
 	for _, p := range slices.SortedFunc(slices.Values(read), func(a, b metering.Position) int { return int(a.Partition - b.Partition) }) {
-		ids, first = append(ids, p.Partition), append(first, p.First)
+		ids, firsts = append(ids, p.Partition), append(firsts, p.First)
+		first[p.Partition] = p.First
 	}
-	_, err := tx.Exec(ctx, `INSERT INTO partitions (partition, first_offset, next_offset, record_at, changed_at)
-		SELECT p, f, 0, 'epoch', $3 FROM unnest($1::int[], $2::bigint[]) AS r(p, f) ORDER BY p ON CONFLICT DO NOTHING`, ids, first, now)
+	if _, err := tx.Exec(ctx, `INSERT INTO partitions (partition, first_offset, next_offset, record_at, changed_at)
+		SELECT p, f, f, 'epoch', $3 FROM unnest($1::int[], $2::bigint[]) AS r(p, f) ORDER BY p ON CONFLICT DO NOTHING`, ids, firsts, now); err != nil {
+		return nil, 0, err
+	}
+	rows, err := tx.Query(ctx, `SELECT partition, first_offset, next_offset FROM partitions WHERE partition = ANY($1) ORDER BY partition FOR UPDATE`, ids)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	rows, err := tx.Query(ctx, `SELECT partition, first_offset FROM partitions WHERE partition = ANY($1) ORDER BY partition FOR UPDATE`, ids)
-	if err != nil {
-		return nil, err
-	}
-	whole := map[int32]bool{}
+	whole = map[int32]bool{}
 	var id int32
-	var from int64
-	_, err = pgx.ForEachRow(rows, []any{&id, &from}, func() error {
+	var from, next int64
+	_, err = pgx.ForEachRow(rows, []any{&id, &from, &next}, func() error {
 		whole[id] = from == 0
+		skipped += max(0, first[id]-next)
 		return nil
 	})
-	return whole, err
+	return whole, skipped, err
 }
 
 type streamState struct {

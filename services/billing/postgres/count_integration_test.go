@@ -63,8 +63,18 @@ func TestIntegrationGaps(t *testing.T) {
 		t.Errorf("a partition without its beginning: %+v", got)
 	}
 	late.Sequence = 1003
-	if got := r.count(now, late); got.Missing != 2 {
+	if got := r.count(now, late); got.Missing != 2 || got.Skipped != 0 {
 		t.Errorf("and what it passed over: %+v", got)
+	}
+	r.offset[5] += 40 // billing was away for longer than the topic keeps records
+	late.Sequence = 1044
+	if got := r.count(now, late); got.Missing != 40 || got.Skipped != 40 {
+		t.Errorf("what the topic deleted: %+v, want 40", got)
+	}
+	r.offset[5] = 0 // made anew
+	late.Sequence = 1045
+	if got := r.count(now, late); got.Skipped != 0 || got.Counted != 1 {
+		t.Errorf("a topic that was made anew: %+v", got)
 	}
 }
 

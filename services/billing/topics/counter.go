@@ -213,6 +213,10 @@ func (c *Counter) told(r metering.Result) {
 	c.metrics.late.Add(float64(r.Late))
 	c.metrics.outOfTime.Add(float64(r.Aside))
 	c.metrics.flagged.Add(float64(r.Flagged))
+	if r.Skipped > 0 {
+		c.metrics.skipped.Add(float64(r.Skipped))
+		c.log.Error("records of usage.v1 were deleted before they were counted: their usage is lost to billing", "records", r.Skipped)
+	}
 	if r.Flagged > 0 {
 		c.log.Error("entries of the wallets' ledger were flagged: a person must look at them", "entries", r.Flagged)
 	}

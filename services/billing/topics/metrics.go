@@ -24,6 +24,7 @@ type metrics struct {
 	late         prometheus.Counter
 	outOfTime    prometheus.Counter
 	flagged      prometheus.Counter
+	skipped      prometheus.Counter
 	setAside     map[reason]prometheus.Counter
 	rules        prometheus.Counter
 	rulesAside   prometheus.Counter
@@ -38,12 +39,15 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		Name: "penstock_billing_set_aside_total", Help: "Records written to the dead-letter topic instead of the books, by reason.",
 	}, []string{"reason"})
 	m := &metrics{
-		events:     prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_events_total", Help: "Events that were counted."}),
-		repeats:    prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_repeats_total", Help: "Events that came again and had no effect."}),
-		missing:    prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_passed_over_total", Help: "Numbers of events that were passed over when a later one came; some come after all."}),
-		late:       prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_late_lines_total", Help: "Additions to periods that were final: they go to the next invoice."}),
-		outOfTime:  prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_out_of_time_total", Help: "Additions that came too late, or from too far ahead, to be billed."}),
-		flagged:    prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_flagged_entries_total", Help: "Ledger entries that a person should look at."}),
+		events:    prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_events_total", Help: "Events that were counted."}),
+		repeats:   prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_repeats_total", Help: "Events that came again and had no effect."}),
+		missing:   prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_passed_over_total", Help: "Numbers of events that were passed over when a later one came; some come after all."}),
+		late:      prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_late_lines_total", Help: "Additions to periods that were final: they go to the next invoice."}),
+		outOfTime: prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_out_of_time_total", Help: "Additions that came too late, or from too far ahead, to be billed."}),
+		flagged:   prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_flagged_entries_total", Help: "Ledger entries that a person should look at."}),
+		skipped: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "penstock_billing_skipped_records_total", Help: "Records of usage.v1 that the topic deleted before they were counted.",
+		}),
 		setAside:   map[reason]prometheus.Counter{},
 		rules:      prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_rules_total", Help: "Changes of the catalogue that were taken."}),
 		rulesAside: prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_billing_rules_set_aside_total", Help: "Records of rules.v1 that could not be taken: what was known before stays."}),
@@ -66,7 +70,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	}
 	var errs []error
 	for _, c := range []prometheus.Collector{
-		m.events, m.repeats, m.missing, m.late, m.outOfTime, m.flagged, setAside, m.rules, m.rulesAside, m.batchSeconds, m.lag, m.atRisk,
+		m.events, m.repeats, m.missing, m.late, m.outOfTime, m.flagged, m.skipped, setAside, m.rules, m.rulesAside, m.batchSeconds, m.lag, m.atRisk,
 	} {
 		errs = append(errs, r.Register(c))
 	}
