@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"penstock.dev/services/gateway/ask"
 	"penstock.dev/services/gateway/decide"
 	"penstock.dev/services/gateway/httpapi"
 	"penstock.dev/services/gateway/observe"
@@ -82,9 +83,9 @@ func facesOver(t testing.TB, book *decide.Book, store decide.Store) (*proxyapi.G
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	api := httpapi.New(httpapi.Config{Tokens: []string{decisionToken}}, httpapi.Deps{
-		Catalogue: func() httpapi.Catalogue { return book.Current() }, Decider: decisions, Log: log,
-	})
+	api := httpapi.New(ask.New(ask.Config{Tokens: []string{decisionToken}}, ask.Deps{
+		Catalogue: func() ask.Catalogue { return book.Current() }, Decider: decisions,
+	}), log)
 	return proxyapi.New(proxyapi.Config{}, proxyapi.Deps{
 		Catalogue: func() proxyapi.Catalogue { return book.Current() }, Decider: decisions, Own: api, Meter: meter{requests}, Log: log,
 	}), metrics

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"time"
 
+	"penstock.dev/services/gateway/ask"
 	"penstock.dev/services/gateway/decide"
 	"penstock.dev/services/gateway/httpapi"
 	"penstock.dev/services/gateway/observe"
@@ -61,12 +62,12 @@ func run(ctx context.Context, p boot.Process) error {
 	if err != nil {
 		return fmt.Errorf("metrics: %w", err)
 	}
-	api := httpapi.New(httpapi.Config{Tokens: cfg.decisionTokens, Receipts: cfg.receipts}, httpapi.Deps{
-		Catalogue: func() httpapi.Catalogue { return book.Current() }, Decider: decisions, Recorder: told, Now: store.Now, Log: p.Log,
+	desk := ask.New(ask.Config{Tokens: cfg.decisionTokens, Receipts: cfg.receipts}, ask.Deps{
+		Catalogue: func() ask.Catalogue { return book.Current() }, Decider: decisions, Recorder: told, Now: store.Now,
 	})
 	gate := proxyapi.Serve(cfg.proxy(), proxyapi.Deps{
 		Catalogue: func() proxyapi.Catalogue { return book.Current() }, Decider: decisions,
-		Own: api, Meter: meter{requests}, Recorder: told, Log: p.Log,
+		Own: httpapi.New(desk, p.Log), Meter: meter{requests}, Recorder: told, Log: p.Log,
 	})
 
 	return p.Run(ctx,

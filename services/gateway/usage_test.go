@@ -22,6 +22,7 @@ import (
 
 	"penstock.dev/schemas/usagev1"
 	"penstock.dev/schemas/wire"
+	"penstock.dev/services/gateway/ask"
 	"penstock.dev/services/gateway/decide"
 	"penstock.dev/services/gateway/httpapi"
 	"penstock.dev/services/gateway/proxyapi"
@@ -158,10 +159,10 @@ func newTold(t *testing.T, upstream string) *told {
 	if err != nil {
 		t.Fatal(err)
 	}
-	api := httpapi.New(httpapi.Config{Tokens: []string{decisionToken}, Receipts: keys}, httpapi.Deps{
-		Catalogue: func() httpapi.Catalogue { return book.Current() }, Decider: decider, Recorder: u,
-		Now: func() time.Time { return noon }, Log: slog.New(slog.DiscardHandler),
-	})
+	api := httpapi.New(ask.New(ask.Config{Tokens: []string{decisionToken}, Receipts: keys}, ask.Deps{
+		Catalogue: func() ask.Catalogue { return book.Current() }, Decider: decider, Recorder: u,
+		Now: func() time.Time { return noon },
+	}), slog.New(slog.DiscardHandler))
 	s.gate = proxyapi.New(proxyapi.Config{}, proxyapi.Deps{
 		Catalogue: func() proxyapi.Catalogue { return book.Current() }, Decider: decider, Own: api, Recorder: u, Log: slog.New(slog.DiscardHandler),
 	})

@@ -1,9 +1,6 @@
 package httpapi
 
 import (
-	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -16,8 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"penstock.dev/services/gateway/decide"
-	"penstock.dev/services/gateway/receipt"
+	"penstock.dev/services/gateway/ask"
 )
 
 // The paths of this API, exactly, but for those of correctionPath.
@@ -37,61 +33,16 @@ const (
 //go:embed openapi.json
 var openAPI []byte
 
-// A Catalogue is what must be known before a decision is asked for. It is one
-// revision: a decide.Snapshot.
-type Catalogue interface {
-	Key(digest [32]byte) (decide.Key, bool)
-	// UnknownKey is the answer where there is no such key.
-	UnknownKey(q decide.Query, at time.Time) decide.Decision
-}
-
-// A Decider decides, and corrects what it decided: a decide.Service.
-type Decider interface {
-	Decide(ctx context.Context, q decide.Query) (decide.Decision, error)
-	DecideAll(ctx context.Context, qs []decide.Query) ([]decide.Decision, []error)
-	Refund(ctx context.Context, r decide.Receipt, id string, units int64) (decide.Correction, error)
-	Settle(ctx context.Context, r decide.Receipt, cost int64) (decide.Correction, error)
-}
-
-// A Recorder is told of every decision and correction that makes an event,
-// once. It must neither block nor fail.
-type Recorder interface {
-	Record(u decide.Usage)
-}
-
-// Config says who may ask.
-type Config struct {
-	Tokens   []string     // bearer tokens of trusted callers; none: nobody may ask
-	Receipts receipt.Keys // sign and verify receipts; none: answers have none, and nothing can be corrected
-}
-
-// Deps is what an API works with. All are required but Recorder and Now.
-type Deps struct {
-	Catalogue func() Catalogue // the one in force
-	Decider   Decider
-	Recorder  Recorder
-	Now       func() time.Time // the best estimate of the counter store's clock, by which receipts age; nil: this process's
-	Log       *slog.Logger
-}
-
 // An API answers questions. It is safe for concurrent use.
 type API struct {
-	deps     Deps
-	tokens   [][sha256.Size]byte // digests: equal in length whatever a caller sends
-	receipts receipt.Keys
-	buffers  sync.Pool
+	desk    *ask.Desk
+	log     *slog.Logger
+	buffers sync.Pool
 }
 
-// New returns an API.
-func New(cfg Config, deps Deps) *API {
-	a := &API{deps: deps, receipts: cfg.Receipts, buffers: sync.Pool{New: func() any { return new(buffer) }}}
-	if a.deps.Now == nil {
-		a.deps.Now = time.Now
-	}
-	for _, token := range cfg.Tokens {
-		a.tokens = append(a.tokens, sha256.Sum256([]byte(token)))
-	}
-	return a
+// New returns an API in front of a desk.
+func New(desk *ask.Desk, log *slog.Logger) *API {
+	return &API{desk: desk, log: log, buffers: sync.Pool{New: func() any { return new(buffer) }}}
 }
 
 // Serves reports whether a path is one of this API's.
@@ -156,8 +107,8 @@ func (a *API) post(w http.ResponseWriter, r *http.Request, most int64, answer fu
 // take reads the body of a request that may be answered.
 func (a *API) take(w http.ResponseWriter, r *http.Request, b *buffer, most int64) error {
 	switch {
-	case !a.trusted(r):
-		return errUnauthorized
+	case !a.desk.Trusts(r.Header["Authorization"]):
+		return ask.ErrUnauthorized
 	case !isJSON(r.Header.Get("Content-Type")):
 		return errMedia
 	default:
@@ -168,10 +119,10 @@ func (a *API) take(w http.ResponseWriter, r *http.Request, b *buffer, most int64
 // fail answers an error. A caller who has gone hardly reads it.
 func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	switch p := problemOf(err); {
-	case p.status == http.StatusInternalServerError && r.Context().Err() != nil:
-		err = errGone
-	case p.status == http.StatusInternalServerError:
-		a.deps.Log.Error("question not decided", "error", err.Error())
+	case p.Internal() && r.Context().Err() != nil:
+		err = ask.ErrGone
+	case p.Internal():
+		a.log.Error("question not decided", "error", err.Error())
 	}
 	refuse(w, err)
 }
@@ -182,7 +133,7 @@ func (a *API) decide(h http.Header, r *http.Request, b *buffer) error {
 	if err != nil {
 		return err
 	}
-	d, err := a.answer(r.Context(), &q)
+	d, err := a.desk.Answer(r.Context(), &q)
 	if err != nil {
 		return err
 	}
@@ -191,60 +142,6 @@ func (a *API) decide(h http.Header, r *http.Request, b *buffer) error {
 		h.Set(replayedHeader, "true")
 	}
 	return nil
-}
-
-// answer resolves the API key of a question, if it has one, asks, and tells the
-// recorder.
-func (a *API) answer(ctx context.Context, q *question) (decide.Decision, error) {
-	began := time.Now()
-	if q.secret != "" {
-		rules := a.deps.Catalogue()
-		known, err := q.identify(rules)
-		if err != nil {
-			return decide.Decision{}, err
-		}
-		if !known {
-			d := rules.UnknownKey(q.Query, began)
-			a.record(&d, q, time.Since(began))
-			return d, nil
-		}
-		began = time.Now()
-	}
-	d, err := a.deps.Decider.Decide(ctx, q.Query)
-	if err == nil {
-		a.record(&d, q, time.Since(began))
-	}
-	return d, err
-}
-
-// record tells of a decision.
-func (a *API) record(d *decide.Decision, q *question, took time.Duration) {
-	if a.deps.Recorder == nil {
-		return
-	}
-	if u, ok := d.Usage(); ok {
-		u.Latency, u.KeyDigest, u.Labels = took, q.digest, q.labels
-		a.deps.Recorder.Record(u)
-	}
-}
-
-// trusted reports whether the request has one of the tokens. The time that
-// this takes says nothing about them.
-func (a *API) trusted(r *http.Request) bool {
-	values := r.Header["Authorization"]
-	if len(values) != 1 {
-		return false
-	}
-	scheme, token, _ := strings.Cut(values[0], " ")
-	if !strings.EqualFold(scheme, "Bearer") {
-		return false
-	}
-	digest := sha256.Sum256([]byte(strings.Trim(token, " ")))
-	found := 0
-	for i := range a.tokens {
-		found |= subtle.ConstantTimeCompare(digest[:], a.tokens[i][:])
-	}
-	return found == 1
 }
 
 // isJSON reports whether a content type is JSON in UTF-8; an absent one is
@@ -288,7 +185,7 @@ func (b *buffer) read(w http.ResponseWriter, r *http.Request, most int64) error 
 			return errLate
 		default:
 			w.Header().Set("Connection", "close")
-			return faults{{"body", "is not framed as the headers say, or breaks off"}}
+			return ask.Faults{{Field: "body", Message: "is not framed as the headers say, or breaks off"}}
 		}
 	}
 }

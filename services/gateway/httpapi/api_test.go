@@ -18,8 +18,8 @@ import (
 	"testing/iotest"
 	"time"
 
+	"penstock.dev/services/gateway/ask"
 	"penstock.dev/services/gateway/decide"
-	"penstock.dev/services/gateway/httpapi"
 	"penstock.dev/services/internal/period"
 	"penstock.dev/services/internal/rule"
 )
@@ -654,7 +654,7 @@ func TestErrors(t *testing.T) {
 
 // A broken decider does not decide, nor correct.
 type broken struct {
-	httpapi.Decider
+	ask.Decider
 	err error
 }
 

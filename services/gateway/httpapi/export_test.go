@@ -1,10 +1,11 @@
 package httpapi
 
+import "penstock.dev/services/gateway/ask"
+
 // Codes are the codes of all problems.
-func Codes() []string {
-	codes := []string{internalProblem.code}
-	for _, p := range problems {
-		codes = append(codes, p.code)
+func Codes() (codes []string) {
+	for _, p := range append(ask.Problems(), problems...) {
+		codes = append(codes, p.Code)
 	}
 	return codes
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/pb33f/libopenapi-validator/config"
 	"github.com/pb33f/libopenapi/utils"
 
+	"penstock.dev/services/gateway/ask"
 	"penstock.dev/services/gateway/decide"
 	"penstock.dev/services/gateway/httpapi"
 	"penstock.dev/services/gateway/receipt"
@@ -138,19 +139,18 @@ func newFace(t testing.TB) *face {
 }
 
 // with is the API over a decider and keys.
-func (f *face) with(decider httpapi.Decider, keys string) *httpapi.API {
+func (f *face) with(decider ask.Decider, keys string) *httpapi.API {
 	f.t.Helper()
 	receipts, err := receipt.ParseKeys(keys)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return httpapi.New(httpapi.Config{Tokens: []string{"another-0123456789", token}, Receipts: receipts}, httpapi.Deps{
-		Catalogue: func() httpapi.Catalogue { return f.book.Current() },
+	return httpapi.New(ask.New(ask.Config{Tokens: []string{"another-0123456789", token}, Receipts: receipts}, ask.Deps{
+		Catalogue: func() ask.Catalogue { return f.book.Current() },
 		Decider:   decider,
 		Recorder:  f,
 		Now:       f.clock,
-		Log:       slog.New(slog.DiscardHandler),
-	})
+	}), slog.New(slog.DiscardHandler))
 }
 
 // Record is the recorder.

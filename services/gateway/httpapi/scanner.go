@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"penstock.dev/services/gateway/ask"
 )
 
 // A scanner reads the JSON of a question. It is strict where encoding/json is
@@ -16,13 +18,13 @@ import (
 type scanner struct {
 	text  string // valid UTF-8
 	at    int
-	fault *fault
+	fault *ask.Fault
 }
 
 // fail takes note of the first fault.
 func (s *scanner) fail(field, message string) {
 	if s.fault == nil {
-		s.fault = &fault{field, message}
+		s.fault = &ask.Fault{Field: field, Message: message}
 	}
 	s.at = len(s.text)
 }
@@ -32,7 +34,7 @@ func (s *scanner) fail(field, message string) {
 const maxWrong = 16
 
 // wrong names a value that may be any JSON, and skips it.
-func (s *scanner) wrong(field, message string, list *faults) {
+func (s *scanner) wrong(field, message string, list *ask.Faults) {
 	switch {
 	case s.fault != nil:
 	case len(*list) >= maxWrong:
@@ -40,7 +42,7 @@ func (s *scanner) wrong(field, message string, list *faults) {
 	case !s.skip():
 		s.fail(field, message)
 	default:
-		list.add(field, message)
+		list.Add(field, message)
 	}
 }
 
@@ -256,7 +258,7 @@ func (s *scanner) hex() (rune, bool) {
 }
 
 // integer reads a number without fraction and exponent and returns its digits.
-func (s *scanner) integer(field string, list *faults) string {
+func (s *scanner) integer(field string, list *ask.Faults) string {
 	s.space()
 	start := s.at
 	for s.at < len(s.text) && strings.IndexByte("+-.0123456789Ee", s.text[s.at]) >= 0 {

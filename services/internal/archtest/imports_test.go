@@ -31,6 +31,7 @@ var (
 		"services/billing/rating",
 		"services/billing/reconcile",
 		"services/billing/wallet",
+		"services/gateway/ask",
 		"services/gateway/canon",
 		"services/gateway/decide",
 		"services/gateway/receipt",
