@@ -6,6 +6,7 @@ import (
 
 	"penstock.dev/services/gateway/ask"
 	"penstock.dev/services/gateway/decide"
+	"penstock.dev/services/gateway/tell"
 	"penstock.dev/services/internal/rule"
 )
 
@@ -21,10 +22,10 @@ func (a *API) appendDecision(dst []byte, d *decide.Decision) []byte {
 		dst = ask.AppendString(append(dst, `,"rule_id":`...), d.RuleID)
 	}
 	if d.CanRetry {
-		dst = strconv.AppendInt(append(dst, `,"retry_after_seconds":`...), ask.Retry(d), 10)
+		dst = strconv.AppendInt(append(dst, `,"retry_after_seconds":`...), tell.Retry(d), 10)
 	}
-	if ask.Queued(d) {
-		dst = strconv.AppendInt(append(dst, `,"delay_ms":`...), ask.Milliseconds(d.Delay), 10)
+	if tell.Queued(d) {
+		dst = strconv.AppendInt(append(dst, `,"delay_ms":`...), tell.Milliseconds(d.Delay), 10)
 	}
 	dst = strconv.AppendBool(append(dst, `,"degraded":`...), d.Degraded)
 	dst = strconv.AppendInt(append(dst, `,"cost":`...), d.Cost, 10)
@@ -57,8 +58,8 @@ func appendLimit(dst []byte, l *decide.Limit) []byte {
 		dst = strconv.AppendInt(append(dst, `,"balance":`...), l.Balance, 10)
 	}
 	dst = strconv.AppendInt(append(dst, `,"remaining":`...), l.Remaining, 10)
-	if !ask.Endless(l) { // a prepaid wallet has no end to wait for
-		dst = strconv.AppendInt(append(dst, `,"reset_seconds":`...), ask.Seconds(l.Reset), 10)
+	if !tell.Endless(l) { // a prepaid wallet has no end to wait for
+		dst = strconv.AppendInt(append(dst, `,"reset_seconds":`...), tell.Seconds(l.Reset), 10)
 	}
 	dst = strconv.AppendBool(append(dst, `,"passed":`...), l.Passed)
 	if !l.PeriodEnd.IsZero() {

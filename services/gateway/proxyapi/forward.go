@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"penstock.dev/services/gateway/tell"
 )
 
 // forward sends the request upstream and the answer back.
@@ -111,7 +113,7 @@ func (x *exchange) rewrite(pr *httputil.ProxyRequest, up *upstream) {
 // under watch.
 func (x *exchange) receive(res *http.Response, w *watch, body *upload) error {
 	if x.decided && len(x.decision.Limits) > 0 || x.decision.Degraded {
-		for _, name := range limitHeaders {
+		for _, name := range tell.Names {
 			delete(res.Header, name)
 		}
 	}
@@ -119,7 +121,7 @@ func (x *exchange) receive(res *http.Response, w *watch, body *upload) error {
 		delete(res.Header, "Access-Control-Allow-Origin")
 		delete(res.Header, "Access-Control-Allow-Credentials")
 	}
-	delete(res.Header, http.CanonicalHeaderKey(degradedHeader))
+	delete(res.Header, http.CanonicalHeaderKey(tell.Degraded))
 	x.giveBack(res.StatusCode, false)
 	x.dress(res.Header)
 	w.streams()

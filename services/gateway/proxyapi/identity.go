@@ -8,6 +8,7 @@ import (
 
 	"penstock.dev/services/gateway/canon"
 	"penstock.dev/services/gateway/decide"
+	"penstock.dev/services/gateway/tell"
 )
 
 // A caller is who a request comes from. The zero caller is anonymous: nothing
@@ -43,8 +44,8 @@ func (x *exchange) identify() *problem {
 }
 
 var unknownKey = &problem{
-	Status: http.StatusUnauthorized, Code: string(decide.UnknownKey),
-	Detail: "the API key is unknown or was revoked; a request without a key is anonymous",
+	Status: http.StatusUnauthorized, Code: string(decide.UnknownKey), Title: tell.Title(decide.UnknownKey),
+	Detail: tell.UnknownKey,
 }
 
 // credential reads the API key of a request: a Bearer token, or X-API-Key.

@@ -35,6 +35,7 @@ var (
 		"services/gateway/canon",
 		"services/gateway/decide",
 		"services/gateway/receipt",
+		"services/gateway/tell",
 		"services/outbox-relay/outbox",
 		"services/rule-admin/catalog",
 		"services/rule-admin/ledger",
