@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock.dev/services/gateway/canon"
+	"penstock.dev/services/gateway/grpcapi"
 	"penstock.dev/services/gateway/proxyapi"
 	"penstock.dev/services/gateway/receipt"
 	"penstock.dev/services/gateway/topics"
@@ -24,6 +25,7 @@ import (
 // in knobs, their reasons here.
 type config struct {
 	listen      string
+	grpcListen  string // apart: a face that only trusted callers use
 	adminListen string // apart from traffic, and on loopback unless somebody decides otherwise
 	gatewayID   string
 
@@ -72,6 +74,7 @@ const minToken = 16
 func knobs(c *config, tokens *conf.Secret, getenv func(string) string) *conf.Set {
 	s := conf.New("gateway", getenv)
 	s.String(&c.listen, "listen", ":8080", "data port, host:port: proxied traffic and /v1/decisions, HTTP/1.1 and HTTP/2 without TLS")
+	s.String(&c.grpcListen, "grpc-listen", "", "port of the gRPC faces, host:port, HTTP/2 without TLS; empty: none")
 	s.String(&c.adminListen, "admin-listen", "127.0.0.1:9080", "admin port, host:port: /metrics, /live, /ready, /debug/pprof")
 	s.String(&c.gatewayID, "gateway-id", "gateway", "name of this gateway among others, in its log and at Kafka; 1-64 of A-Z a-z 0-9 . _ -")
 	c.broker.Register(s)
@@ -79,9 +82,9 @@ func knobs(c *config, tokens *conf.Secret, getenv func(string) string) *conf.Set
 	s.Duration(&c.redisBudget, "redis-budget", counters.DefaultBudget, "longest wait for the counter store per decision, 1ms-10s; then the rules' failure modes decide")
 	s.Bool(&c.cluster, "redis-cluster", false, "redis-url names a node of a Redis Cluster, and more of them as ?addr=host:port&addr=host:port")
 	s.Bool(&c.adopt, "adopt-store", true, "count on in a counter store that was emptied, replaced or restarted, with what it holds; false: quotas and wallets are left to their failure modes until somebody vouches for it")
-	s.Secret(tokens, "decision-tokens", "bearer tokens of trusted callers of /v1/decisions, comma-separated, 16 bytes or more each; none: nobody may ask")
+	s.Secret(tokens, "decision-tokens", "bearer tokens of trusted callers of /v1/decisions and of gRPC, comma-separated, 16 bytes or more each; none: nobody may ask")
 	s.Secret(&c.receiptKeys, "receipt-keys", "keys of receipts, id:secret,id2:secret2, secrets of 16 bytes or more, the same for all gateways: the first signs, all verify; none: no receipts, so no refund and no settlement is asked for")
-	s.Strings(&c.trusted, "trusted-proxies", "", "networks in CIDR notation whose X-Forwarded-For is believed; none by default")
+	s.Strings(&c.trusted, "trusted-proxies", "", "networks in CIDR notation whose X-Forwarded-For is believed, and that may ask the rate limit service without a token; none by default")
 	s.Bool(&c.forwarded, "forwarded", false, "trusted proxies say the client in Forwarded (RFC 7239) and not in X-Forwarded-For")
 	s.String(&c.dataDir, "data-dir", "data", "directory of the rules' snapshot and of usage events on disk, made when missing, of this gateway alone; empty: neither, and no start without Kafka")
 	s.Duration(&c.snapshotWait, "snapshot-wait", 3*time.Second, "time for reading rules.v1 at the start before the snapshot decides, 0s-10m")
@@ -124,6 +127,9 @@ func (c *config) Validate() error {
 		}
 	}
 	refuse(hostPort(c.listen), "listen")
+	if c.grpcListen != "" {
+		refuse(hostPort(c.grpcListen), "grpc-listen")
+	}
 	refuse(hostPort(c.adminListen), "admin-listen")
 	refuse(name(c.gatewayID), "gateway-id")
 	faults = append(faults, c.broker.Validate())
@@ -239,6 +245,10 @@ func (c *config) counters() counters.Config {
 
 func (c *config) rules() topics.Config {
 	return topics.Config{Dir: c.dataDir, Wait: c.snapshotWait, Every: c.snapshotEvery}
+}
+
+func (c *config) grpc() grpcapi.Config {
+	return grpcapi.Config{Listen: c.grpcListen, Drain: c.drain}
 }
 
 func (c *config) proxy() proxyapi.Config {

@@ -13,6 +13,7 @@ import (
 
 	"penstock.dev/services/gateway/ask"
 	"penstock.dev/services/gateway/decide"
+	"penstock.dev/services/gateway/grpcapi"
 	"penstock.dev/services/gateway/httpapi"
 	"penstock.dev/services/gateway/observe"
 	"penstock.dev/services/gateway/proxyapi"
@@ -70,16 +71,23 @@ func run(ctx context.Context, p boot.Process) error {
 		Own: httpapi.New(desk, p.Log), Meter: meter{requests}, Recorder: told, Log: p.Log,
 	})
 
+	ready := admin.Ready{
+		"rules": rules.Ready, "counters": vouched(onceReady(store.Ready), store.Vouched), "http": accepts(cfg.listen),
+		"kafka": remarked("rule changes do not arrive", broker.Ping), "usage": told.Ready,
+	}
+	faces := gate
+	if cfg.grpcListen != "" {
+		ready["grpc"] = accepts(cfg.grpcListen)
+		faces = together("faces", gate, grpcapi.Serve(cfg.grpc(), grpcapi.New(desk, cfg.proxies, p.Log)))
+	}
+
 	return p.Run(ctx,
-		admin.Part(cfg.adminListen, p, admin.Ready{
-			"rules": rules.Ready, "counters": vouched(onceReady(store.Ready), store.Vouched), "http": accepts(cfg.listen),
-			"kafka": remarked("rule changes do not arrive", broker.Ping), "usage": told.Ready,
-		}),
+		admin.Part(cfg.adminListen, p, ready),
 		boot.Close("redis", store),
 		boot.Close("kafka", broker),
 		boot.Part{Name: "usage.v1", Run: told.Run},
 		boot.Part{Name: "rules.v1", Run: rules.Run},
 		after(rules.Serving(), gateways.part(store, cfg.gatewayID, p.Log)),
-		after(rules.Serving(), gate),
+		after(rules.Serving(), faces),
 	)
 }

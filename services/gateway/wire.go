@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 
 	"penstock.dev/services/gateway/observe"
@@ -36,12 +38,33 @@ func after(ready <-chan struct{}, part boot.Part) boot.Part {
 	}}
 }
 
+// together is parts that stop at the same time: one's patience with its last
+// requests must not be added to another's. The first that ends early ends all.
+func together(name string, parts ...boot.Part) boot.Part {
+	return boot.Part{Name: name, Run: func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		errs := make([]error, len(parts))
+		var running sync.WaitGroup
+		for i, part := range parts {
+			running.Go(func() {
+				defer cancel()
+				if errs[i] = part.Run(ctx); errs[i] != nil {
+					errs[i] = fmt.Errorf("%s: %w", part.Name, errs[i])
+				}
+			})
+		}
+		running.Wait()
+		return errors.Join(errs...)
+	}}
+}
+
 // accepts is a check that the port at addr takes connections.
 func accepts(addr string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 		if err != nil {
-			return fmt.Errorf("data port: %w", err)
+			return fmt.Errorf("%s: %w", addr, err)
 		}
 		return c.Close()
 	}

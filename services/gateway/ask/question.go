@@ -198,3 +198,9 @@ func AppendString(dst []byte, s string) []byte {
 	}
 	return append(dst, '"')
 }
+
+// NoQuestions and TooManyQuestions say what is wrong with the size of a batch.
+func NoQuestions() string { return fmt.Sprintf("has no items, want 1 to %d", MaxQuestions) }
+
+// TooManyQuestions is the opposite of NoQuestions.
+func TooManyQuestions() string { return fmt.Sprintf("has more than %d items", MaxQuestions) }

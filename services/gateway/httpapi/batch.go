@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"fmt"
 	"net/http"
 	"strconv"
 
@@ -30,7 +29,7 @@ func parseBatch(body string) (qs []ask.Question, err error) {
 			})
 		})
 		if s.fault == nil && (!given || len(qs) == 0) {
-			list.Add("decisions", fmt.Sprintf("has no items, want 1 to %d", ask.MaxQuestions))
+			list.Add("decisions", ask.NoQuestions())
 		}
 	})
 	return qs, err

@@ -66,9 +66,16 @@ var rules = []rule{
 		proof: edge{from: "schemas/usagev1", to: "services/internal/rule"},
 	},
 	{
+		why: "proto is read by every client, so it may depend on no one",
+		refuse: func(e edge) bool {
+			return within(e.from, "proto") && within(e.to, "schemas", "services", "loadtest", "deploy")
+		},
+		proof: edge{from: "proto/decisionv1", to: "services/gateway/ask"},
+	},
+	{
 		why: "what services share knows no service and no schema: it moves bytes and rows",
 		refuse: func(e edge) bool {
-			return within(e.from, "services/internal") && (service(e.to) != "" || within(e.to, "schemas"))
+			return within(e.from, "services/internal") && (service(e.to) != "" || within(e.to, "schemas", "proto"))
 		},
 		proof: edge{from: "services/internal/kafka", to: "schemas/rulesv1"},
 	},
@@ -148,6 +155,12 @@ var rules = []rule{
 		"deploy/acceptance", "loadtest"),
 	only("the index is a view, and one service owns the view (docs/adr/0016)",
 		"github.com/elastic", "services/usage-indexer/esindex"),
+	only("grpc-go is one engine of the gRPC faces; the face behind it is functions from message to message (docs/adr/0068)",
+		"google.golang.org/grpc", "proto/decisionv1", "proto/ratelimitv3", "services/gateway/grpcapi", "deploy/acceptance", "loadtest"),
+	only("the messages of proto are the transport's; behind it there are words of our own (docs/adr/0068)",
+		"proto", "proto", "services/gateway/grpcapi", "deploy/acceptance", "loadtest"),
+	only("the compiler of .proto files is a tool: nothing that runs knows it",
+		"github.com/bufbuild", "proto/internal/gen"),
 	only("conditions are compiled in one place, which bounds what they may do (docs/adr/0054)",
 		"cel.dev/cel-go", "services/internal/condition"),
 	only("go-kit dresses transports and stops there (docs/adr/0023)",
@@ -213,7 +226,7 @@ func impure(e edge, allowed []string) bool {
 	if e.to == "net/netip" {
 		return false
 	}
-	return thirdParty(e.to) || within(e.to, "net", "os", "database", "log", "syscall", "schemas", "deploy", "loadtest") ||
+	return thirdParty(e.to) || within(e.to, "net", "os", "database", "log", "syscall", "schemas", "proto", "deploy", "loadtest") ||
 		within(e.to, "services") && !within(e.to, allowed...)
 }
 
