@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -15,17 +16,17 @@ type Range struct{ From, To int64 }
 
 // ReadRange reads topic once, without a consumer group: each partition from its
 // offset in from, its first record where it has none there, up to the end that it
-// had when reading began, or below its offset in to where that is earlier; to may
-// be nil. Only partitions of to are read where it is not. It calls handle with
-// batches that ascend by partition and offset, and returns what was read of each
-// partition once handle has seen everything. The error is handle's wrapped, ctx's,
-// ErrNoTopic, or ErrClosed. Brokers that are away are waited for, which the log
-// says.
-func (c *Client) ReadRange(ctx context.Context, topic string, from, to map[int32]int64, handle func([]Record) error) (map[int32]Range, error) {
+// had when reading began, or below its offset in to where that is earlier. Only
+// partitions of to are read, all where it is nil. It calls begin once with what
+// will be read, and then handle with batches that ascend by partition and offset,
+// and returns nil once handle has seen everything. The error is begin's or
+// handle's wrapped, ctx's, ErrNoTopic, or ErrClosed. Brokers that are away are
+// waited for, which the log says.
+func (c *Client) ReadRange(ctx context.Context, topic string, from, to map[int32]int64, begin func(map[int32]Range) error, handle func([]Record) error) error {
 	r := &reader{client: c, topic: topic, once: true}
 	ctx, release, err := c.attach(ctx, r)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer release()
 	cl, err := c.connect("range "+topic,
@@ -36,15 +37,18 @@ func (c *Client) ReadRange(ctx context.Context, topic string, from, to map[int32
 		kgo.FetchMaxWait(fetchWait),
 	)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer cl.Close()
 	r.kgo, r.admin = cl, kadm.NewClient(cl)
 	bounds, err := r.boundsOf(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	ranges := within(bounds, from, to)
+	if err := begin(ranges); err != nil {
+		return fmt.Errorf("begin %s: %w", topic, err)
+	}
 	offsets := make(map[int32]kgo.Offset, len(ranges))
 	left := make([]bound, 0, len(ranges))
 	for p, s := range ranges {
@@ -70,10 +74,10 @@ func (c *Client) ReadRange(ctx context.Context, topic string, from, to map[int32
 		cl.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: offsets})
 		err = r.follow(ctx)
 	}
-	if err == errRecreated { //nolint:errorlint // it is returned as it is
-		return nil, fmt.Errorf("%w: %s was deleted while it was read", ErrNoTopic, topic)
+	if errors.Is(err, errRecreated) {
+		return fmt.Errorf("%w: %s was deleted while it was read", ErrNoTopic, topic)
 	}
-	return ranges, err
+	return err
 }
 
 // within are the ranges of partitions with such bounds.
