@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -37,7 +38,7 @@ func run(ctx context.Context, p boot.Process) error {
 	if err != nil || cfg.check {
 		return err
 	}
-	w, err := wire(ctx, &cfg, p)
+	w, err := assemble(ctx, &cfg, p)
 	if err != nil {
 		return err
 	}
@@ -58,7 +59,9 @@ func run(ctx context.Context, p boot.Process) error {
 			<-ctx.Done()
 			return ctx.Err()
 		}},
-		boot.Part{Name: "safety", Run: func(ctx context.Context) error { return w.counters.Watch(ctx, w.safe) }},
+		after(prepared, boot.Part{Name: "safety", Run: func(ctx context.Context) error {
+			return w.counters.Watch(ctx, func() error { return w.safe(ctx) })
+		}}),
 		after(prepared, boot.Part{Name: "guard", Run: keeper.Guard}),
 		after(prepared, boot.Part{Name: "sweep", Run: keeper.Sweep}),
 		after(prepared, boot.Part{Name: "checkpoints", Run: func(ctx context.Context) error {
@@ -89,11 +92,11 @@ type wiring struct {
 	keeper   *checkpoint.Keeper
 	metrics  *observe.Metrics
 	refuse   bool
-	log      boot.Process
+	log      *slog.Logger
 }
 
-func wire(ctx context.Context, cfg *config, p boot.Process) (*wiring, error) {
-	w := &wiring{refuse: cfg.unsafe == refuseUnsafe, log: p}
+func assemble(ctx context.Context, cfg *config, p boot.Process) (*wiring, error) {
+	w := &wiring{refuse: cfg.unsafe == refuseUnsafe, log: p.Log}
 	var err error
 	if w.broker, err = kafka.New(cfg.kafka.Config(p.Service), p.Log, p.Metrics); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
@@ -120,12 +123,15 @@ func (w *wiring) unsafe() []string { return w.counters.Unsafe(w.metrics.Wallets(
 var errUnsafe = errors.New("the counter store is unsafe, and -unsafe-store=refuse")
 
 // safe refuses a store that is unsafe at the start, where that is asked for.
-func (w *wiring) safe() error {
+func (w *wiring) safe(ctx context.Context) error {
+	if err := w.keeper.Tidy(ctx); err != nil { // it says whether there are wallets
+		w.metrics.Missed(ctx, "count what is kept", err)
+	}
 	why := w.unsafe()
 	if len(why) == 0 {
 		return nil
 	}
-	w.log.Log.Error("the counter store may lose what it counts", "why", strings.Join(why, "; "))
+	w.log.ErrorContext(ctx, "the counter store may lose what it counts", "why", strings.Join(why, "; "))
 	if w.refuse {
 		return fmt.Errorf("%w: %s", errUnsafe, strings.Join(why, "; "))
 	}

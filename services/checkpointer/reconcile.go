@@ -61,7 +61,7 @@ func reconcile(ctx context.Context, p boot.Process, args []string, out io.Writer
 	if err != nil || cfg.check {
 		return err
 	}
-	w, err := wire(ctx, &cfg, p)
+	w, err := assemble(ctx, &cfg, p)
 	if err != nil {
 		return err
 	}

@@ -430,11 +430,20 @@ const (
 	sweepPause = 5 * time.Millisecond
 )
 
+// Tidy forgets what is over in the books, and reports what they hold.
+func (k *Keeper) Tidy(ctx context.Context) error {
+	stock, err := k.books.Tidy(ctx, k.now())
+	if err == nil {
+		k.report.Stock(stock)
+	}
+	return err
+}
+
 // SweepOnce raises the store to what the books say, and the books to what the store
 // says, where somebody vouches for it.
 func (k *Keeper) SweepOnce(ctx context.Context) error {
 	if !k.vouched.Load() {
-		return nil
+		return k.Tidy(ctx)
 	}
 	for after := ""; ; {
 		page, err := k.books.Counters(ctx, after, sweepPage, k.now())
@@ -464,11 +473,7 @@ func (k *Keeper) SweepOnce(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	stock, err := k.books.Tidy(ctx, k.now())
-	if err == nil {
-		k.report.Stock(stock)
-	}
-	return err
+	return k.Tidy(ctx)
 }
 
 // every calls do at once and then again and again, until ctx ends.
