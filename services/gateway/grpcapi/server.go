@@ -11,9 +11,12 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // the usual codec
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection"
@@ -80,6 +83,7 @@ func newEngine(cfg Config, face *Face) *engine {
 	e := &engine{cfg: cfg, face: face, health: health.NewServer(), calls: make(chan struct{}, cfg.MaxCalls)}
 	e.ending, e.end = context.WithCancel(context.Background())
 	e.server = grpc.NewServer(
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
 		grpc.MaxRecvMsgSize(cfg.MaxMessage),
 		grpc.MaxConcurrentStreams(cfg.MaxStreams),
 		grpc.MaxHeaderListSize(64<<10),
@@ -142,10 +146,11 @@ func (e *engine) register(desc *grpc.ServiceDesc, srv any) {
 		m.Handler = func(srv any, ctx context.Context, read func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 			answer, err := e.call(ctx, desc.ServiceName, func() (any, error) {
 				return next(srv, ctx, func(in any) error {
-					if err := read(in); err != nil {
-						return fmt.Errorf("%w: %s", errUnreadable, status.Convert(err).Message())
+					message := incoming{message: in}
+					if err := read(&message); err != nil {
+						return fmt.Errorf("%w: %w", errUnreadable, err) // grpc-go has sent its status
 					}
-					return nil
+					return message.err
 				}, nil)
 			})
 			if err != nil {
@@ -156,6 +161,28 @@ func (e *engine) register(desc *grpc.ServiceDesc, srv any) {
 		own.Methods[i] = m
 	}
 	e.server.RegisterService(&own, srv)
+}
+
+// An incoming message is one whose fault is ours to tell: what a codec returns,
+// grpc-go sends as INTERNAL.
+type incoming struct {
+	message any
+	err     error
+}
+
+// A codec is the usual one, and knows incoming messages.
+type codec struct{ encoding.CodecV2 }
+
+// Unmarshal is encoding.CodecV2's.
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	in, ok := v.(*incoming)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	if err := c.CodecV2.Unmarshal(data, in.message); err != nil {
+		in.err = fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	return nil
 }
 
 // call answers one call of a caller who may.
