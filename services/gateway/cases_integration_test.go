@@ -222,6 +222,44 @@ func TestIntegrationFrozenPolicies(t *testing.T) {
 	}
 }
 
+// TestIntegrationFC35MemoryPolicy guarantees that a store which deletes counters
+// when its memory is full (a of the case) is reported by /ready and a metric, also
+// when its policy is changed under a running gateway, or refused at the start.
+func TestIntegrationFC35MemoryPolicy(t *testing.T) {
+	t.Parallel()
+	e := newEstate(t)
+	e.seed("http://127.0.0.1:1", 10)
+	set := func(policy string) {
+		t.Helper()
+		if err := e.redis.Client().ConfigSet(t.Context(), "maxmemory-policy", policy).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("allkeys-lru")
+	refused := e.start("-unsafe-store", "refuse")
+	kafkatest.Eventually(t, func() bool {
+		return strings.Contains(refused.log.String(), "unsafe-store=refuse") && strings.Contains(refused.log.String(), "allkeys-lru")
+	}, "the start is refused")
+	if code := refused.stop(); code != 1 {
+		t.Errorf("it ended with %d", code)
+	}
+	set("noeviction")
+	g := e.start("-unsafe-store", "refuse")
+	said := func(want bool, value string) {
+		t.Helper()
+		kafkatest.Eventually(t, func() bool {
+			status, _, ready := g.get(g.admin + "/ready")
+			_, _, metrics := g.get(g.admin + "/metrics")
+			return status == 200 && strings.Contains(ready, "volatile-lru") == want && strings.Contains(metrics, "penstock_counters_evicting "+value+"\n")
+		}, "unsafe is said: %v", want)
+	}
+	said(false, "0")
+	set("volatile-lru")
+	said(true, "1")
+	set("noeviction")
+	said(false, "0")
+}
+
 // TestIntegrationFC35FullStore guarantees what a Redis without memory comes to:
 // what is used up stays refused, by the counter itself; what would have to be
 // counted is left to the rule's failure mode, and marked; nothing that was

@@ -33,7 +33,8 @@ type config struct {
 	redisURL    conf.Secret   // may hold a password
 	redisBudget time.Duration // what a client waits at most because of us
 	cluster     bool          // said and not found out: a start must not wait for Redis
-	adopt       bool          // without it a restart of Redis would cut every paid quota off until somebody acts
+	adopt       bool          // only where there is no checkpointer: what a store lost is sold again
+	unsafe      string        // a warning by default: a gateway that does not start protects nobody
 
 	decisionTokens []string // from a secret: who holds one may spend any tenant's limits
 	receiptKeys    conf.Secret
@@ -61,6 +62,12 @@ type config struct {
 	receipts receipt.Keys  // receiptKeys, parsed
 }
 
+// What is done about an unsafe counter store.
+const (
+	warnUnsafe   = "warn"
+	refuseUnsafe = "refuse"
+)
+
 // Bounds of the knobs about usage events, in bytes.
 const (
 	minBuffer, maxBuffer = 4 << 20, 4 << 30
@@ -81,7 +88,8 @@ func knobs(c *config, tokens *conf.Secret, getenv func(string) string) *conf.Set
 	s.Secret(&c.redisURL, "redis-url", "counter store, redis://[user:password@]host:port[/db], rediss:// or unix://")
 	s.Duration(&c.redisBudget, "redis-budget", counters.DefaultBudget, "longest wait for the counter store per decision, 1ms-10s; then the rules' failure modes decide")
 	s.Bool(&c.cluster, "redis-cluster", false, "redis-url names a node of a Redis Cluster, and more of them as ?addr=host:port&addr=host:port")
-	s.Bool(&c.adopt, "adopt-store", true, "count on in a counter store that was emptied, replaced or restarted, with what it holds; false: quotas and wallets are left to their failure modes until somebody vouches for it")
+	s.Bool(&c.adopt, "adopt-store", false, "for a system without a checkpointer: count on in a counter store that was emptied, replaced or restarted, with what it holds; false: quotas and wallets are left to their failure modes until the checkpointer has restored it")
+	s.String(&c.unsafe, "unsafe-store", warnUnsafe, "what to do about a counter store that deletes counters when its memory is full, or keeps no append-only file while there are wallets: warn, or refuse to start")
 	s.Secret(tokens, "decision-tokens", "bearer tokens of trusted callers of /v1/decisions and of gRPC, comma-separated, 16 bytes or more each; none: nobody may ask")
 	s.Secret(&c.receiptKeys, "receipt-keys", "keys of receipts, id:secret,id2:secret2, secrets of 16 bytes or more, the same for all gateways: the first signs, all verify; none: no receipts, so no refund and no settlement is asked for")
 	s.Strings(&c.trusted, "trusted-proxies", "", "networks in CIDR notation whose X-Forwarded-For is believed, and that may ask the rate limit service without a token; none by default")
@@ -132,6 +140,9 @@ func (c *config) Validate() error {
 	}
 	refuse(hostPort(c.adminListen), "admin-listen")
 	refuse(name(c.gatewayID), "gateway-id")
+	if c.unsafe != warnUnsafe && c.unsafe != refuseUnsafe {
+		refuse(fmt.Errorf("%q is not warn or refuse", c.unsafe), "unsafe-store")
+	}
 	faults = append(faults, c.broker.Validate())
 	if c.redisURL.Reveal() == "" {
 		refuse(errors.New("empty"), "redis-url")

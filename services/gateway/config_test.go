@@ -40,12 +40,12 @@ func TestParseConfig(t *testing.T) {
 		"PENSTOCK_DECISION_TOKENS", "0123456789abcdef, fedcba9876543210",
 		"PENSTOCK_RECEIPT_KEYS", "b:secret-of-november, a:secret-of-october",
 		"PENSTOCK_REDIS_CLUSTER", "true",
-		"PENSTOCK_ADOPT_STORE", "false",
+		"PENSTOCK_ADOPT_STORE", "true",
 	))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.receipts.None() || !c.counters().Cluster || c.counters().Adopt {
+	if c.receipts.None() || !c.counters().Cluster || !c.counters().Adopt {
 		t.Errorf("config %+v", c)
 	}
 	if c.redisBudget != 80*time.Millisecond || len(c.proxies) != 2 || len(c.decisionTokens) != 2 || c.listen != ":8080" {
@@ -55,8 +55,8 @@ func TestParseConfig(t *testing.T) {
 	if err != nil || len(c.proxies) != 0 || len(c.decisionTokens) != 0 || !c.receipts.None() {
 		t.Errorf("defaults %+v %v, want nobody trusted", c, err)
 	}
-	if c.counters().Cluster || !c.counters().Adopt {
-		t.Errorf("defaults %+v, want one Redis, which is adopted", c.counters())
+	if c.counters().Cluster || c.counters().Adopt {
+		t.Errorf("defaults %+v, want one Redis, which is not adopted", c.counters())
 	}
 }
 
@@ -67,7 +67,7 @@ func TestParseConfigRefuses(t *testing.T) {
 
 	_, err := parseConfig([]string{
 		"-listen", "8080", "-grpc-listen", "9090", "-admin-listen", "", "-gateway-id", "a b", "-kafka-brokers", "", "-schema-registry", "ftp://x", "-kafka-sasl", "PLAIN", "-kafka-password", "hush",
-		"-redis-budget", "1h", "-trusted-proxies", "198.51.100.1", "-snapshot-every", "1ms", "-drain", "1m",
+		"-redis-budget", "1h", "-unsafe-store", "perhaps", "-trusted-proxies", "198.51.100.1", "-snapshot-every", "1ms", "-drain", "1m",
 		"-usage-buffer", "1", "-usage-spool", "1", "-usage-linger", "-1s", "-usage-sync", "0s", "-topic-replicas", "10", "-hash-addresses", "hush",
 		"-receipt-keys", "a:hush-hush,b",
 	}, environment("PENSTOCK_REDIS_URL", "http://:hush@x", "PENSTOCK_DECISION_TOKENS", "hush-hush"))
@@ -75,7 +75,7 @@ func TestParseConfigRefuses(t *testing.T) {
 		t.Fatalf("parseConfig = %v, want a refusal", err)
 	}
 	for _, knob := range []string{
-		"-listen", "-grpc-listen", "-admin-listen", "-gateway-id", "-kafka-brokers", "-schema-registry", "-kafka-user", "-redis-url", "-redis-budget",
+		"-listen", "-grpc-listen", "-admin-listen", "-gateway-id", "-kafka-brokers", "-schema-registry", "-kafka-user", "-redis-url", "-redis-budget", "-unsafe-store",
 		"-decision-tokens", "-trusted-proxies", "-snapshot-every", "-drain",
 		"-usage-buffer", "-usage-spool", "-usage-linger", "-usage-sync", "-topic-replicas", "-hash-addresses", "-receipt-keys",
 	} {

@@ -71,8 +71,9 @@ func run(ctx context.Context, p boot.Process) error {
 		Own: httpapi.New(desk, p.Log), Meter: meter{requests}, Recorder: told, Log: p.Log,
 	})
 
+	safety := newSafety(store, func() bool { return book.Current().Count(decide.WalletKind) > 0 }, cfg.unsafe == refuseUnsafe, p.Log)
 	ready := admin.Ready{
-		"rules": rules.Ready, "counters": vouched(onceReady(store.Ready), store.Vouched), "http": accepts(cfg.listen),
+		"rules": rules.Ready, "counters": vouched(onceReady(store.Ready), store.Vouched, safety.unsafe), "http": accepts(cfg.listen),
 		"kafka": remarked("rule changes do not arrive", broker.Ping), "usage": told.Ready,
 	}
 	faces := gate
@@ -85,9 +86,10 @@ func run(ctx context.Context, p boot.Process) error {
 		admin.Part(cfg.adminListen, p, ready),
 		boot.Close("redis", store),
 		boot.Close("kafka", broker),
+		after(rules.Serving(), boot.Part{Name: "safety", Run: safety.run}),
 		boot.Part{Name: "usage.v1", Run: told.Run},
 		boot.Part{Name: "rules.v1", Run: rules.Run},
 		after(rules.Serving(), gateways.part(store, cfg.gatewayID, p.Log)),
-		after(rules.Serving(), faces),
+		after(rules.Serving(), after(safety.serving, faces)),
 	)
 }

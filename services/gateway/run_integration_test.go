@@ -98,6 +98,7 @@ func (e *estate) start(args ...string) *gateway {
 	args = append([]string{
 		"-listen", data, "-admin-listen", admin, "-kafka-brokers", strings.Join(e.broker.Brokers, ","),
 		"-schema-registry", e.broker.RegistryURL, "-redis-url", e.redis.URL, "-redis-budget", "2s", "-data-dir", e.dir,
+		"-adopt-store", // there is no checkpointer
 	}, args...)
 	go func() {
 		done <- boot.Exec(ctx, "gateway", args, environment("PENSTOCK_DECISION_TOKENS", token), g.log, run)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -12,6 +14,7 @@ import (
 	"penstock.dev/services/gateway/proxyapi"
 	"penstock.dev/services/internal/admin"
 	"penstock.dev/services/internal/boot"
+	"penstock.dev/services/internal/counters"
 )
 
 // A meter introduces the gate to the metrics.
@@ -101,14 +104,59 @@ func onceReady(check func(context.Context) error) func(context.Context) error {
 	}
 }
 
-// vouched adds to a check of the counter store the remark that nobody vouches
-// for what it holds: a gateway decides rates then, and the rest by failure modes.
-func vouched(check func(context.Context) error, vouches func() bool) func(context.Context) error {
+// vouched adds to a check of the counter store the remarks that nobody vouches for
+// what it holds, where a gateway decides rates, and the rest by failure modes; and
+// that it may lose what it counts.
+func vouched(check func(context.Context) error, vouches func() bool, unsafe func() []string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		err := check(ctx)
-		if err == nil && !vouches() {
-			return admin.Remark("quotas and wallets are left to their failure modes: the counter store was emptied, replaced or restarted, and nobody vouches for what it holds")
+		why := unsafe()
+		switch {
+		case err != nil:
+			return err
+		case !vouches():
+			why = append([]string{"quotas and wallets are left to their failure modes: the counter store was emptied, replaced or restarted, and nobody vouches for what it holds"}, why...)
+		case len(why) == 0:
+			return nil
 		}
-		return err
+		return admin.Remark(strings.Join(why, "; "))
 	}
+}
+
+// A safety watches how the counter store keeps what it holds.
+type safety struct {
+	store   *counters.Store
+	wallets func() bool // some are to be kept
+	refuse  bool        // to serve with one that is unsafe at the start
+	log     *slog.Logger
+	serving chan struct{} // closed when the gate may open
+}
+
+func newSafety(store *counters.Store, wallets func() bool, refuse bool, log *slog.Logger) *safety {
+	s := &safety{store: store, wallets: wallets, refuse: refuse, log: log, serving: make(chan struct{})}
+	if !refuse { // the gate opens without a word of the store
+		close(s.serving)
+	}
+	return s
+}
+
+// unsafe returns why the store may lose what it counts.
+func (s *safety) unsafe() []string { return s.store.Unsafe(s.wallets()) }
+
+var errUnsafe = errors.New("the counter store is unsafe, and -unsafe-store=refuse")
+
+func (s *safety) run(ctx context.Context) error {
+	return s.store.Watch(ctx, func() error {
+		if why := s.unsafe(); len(why) > 0 {
+			text := strings.Join(why, "; ")
+			s.log.WarnContext(ctx, "the counter store may lose what it counts", "why", text)
+			if s.refuse {
+				return fmt.Errorf("%w: %s", errUnsafe, text)
+			}
+		}
+		if s.refuse {
+			close(s.serving)
+		}
+		return nil
+	})
 }

@@ -66,12 +66,13 @@ func TestOnceReady(t *testing.T) {
 }
 
 // TestVouched guarantees that a gateway says so while nobody vouches for its
-// counter store, and stays ready; a store that is away matters more.
+// counter store, or it may lose what it counts, and stays ready; a store that is
+// away matters more.
 func TestVouched(t *testing.T) {
 	t.Parallel()
 	var state error
-	vouches := true
-	check := vouched(func(context.Context) error { return state }, func() bool { return vouches })
+	vouches, unsafe := true, []string(nil)
+	check := vouched(func(context.Context) error { return state }, func() bool { return vouches }, func() []string { return unsafe })
 	if err := check(t.Context()); err != nil {
 		t.Errorf("all is well: %v", err)
 	}
@@ -79,6 +80,14 @@ func TestVouched(t *testing.T) {
 	var remark admin.Remark
 	if err := check(t.Context()); !errors.As(err, &remark) || !strings.Contains(err.Error(), "vouches") {
 		t.Errorf("nobody vouches: %v, want a remark", err)
+	}
+	unsafe = []string{"it forgets"}
+	if err := check(t.Context()); !errors.As(err, &remark) || !strings.Contains(err.Error(), "vouches") || !strings.Contains(err.Error(), "it forgets") {
+		t.Errorf("nor is it safe: %v, want both", err)
+	}
+	vouches = true
+	if err := check(t.Context()); !errors.As(err, &remark) || err.Error() != "it forgets" {
+		t.Errorf("only unsafe: %v, want a remark", err)
 	}
 	state = errors.New("connection refused")
 	if err := check(t.Context()); !errors.Is(err, state) {
