@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -93,6 +94,14 @@ func TestIntegrationUpIsIdempotent(t *testing.T) {
 		if running[name] == 0 {
 			t.Errorf("no pid file of %s", name)
 		}
+	}
+	for _, name := range []string{"GATEWAY_GRPC", "GATEWAY_GRPC_2"} {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", first.Env[name])
+		if err != nil {
+			t.Errorf("%s=%q: %v", name, first.Env[name], err)
+			continue
+		}
+		_ = conn.Close()
 	}
 	for _, url := range []string{first.Env["GATEWAY_URL"], first.Env["GATEWAY_URL_2"]} {
 		if got := get(t, first, url+"/search/v1/search?q=tea"); got != http.StatusOK {

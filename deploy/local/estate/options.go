@@ -150,6 +150,7 @@ const portBlock = 100
 func offsets() map[string]int {
 	return map[string]int{
 		Gateway: 0, Gateway2: 1, Sample: 2, RuleAdmin: 3, Billing: 4,
+		Gateway + grpcSuffix: 5, Gateway2 + grpcSuffix: 6,
 		Redis: 10, Postgres: 11, Kafka: 12, Registry: 13, controller: 14, registryKafka: 15,
 		search: 16, searchTransport: 17,
 		Gateway + adminSuffix: 20, Gateway2 + adminSuffix: 21,
@@ -165,4 +166,5 @@ const (
 	search          = "search"           // Elasticsearch or OpenSearch
 	searchTransport = "search-transport" // what either opens besides
 	adminSuffix     = "-admin"
+	grpcSuffix      = "-grpc" // the gRPC faces of a gateway
 )

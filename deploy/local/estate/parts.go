@@ -96,9 +96,9 @@ func (u *undertaking) parts() []part {
 		part{OutboxRelay, data, u.ports(OutboxRelay + adminSuffix), u.startOutboxRelay},
 		part{Watcher, data, u.ports(Watcher + adminSuffix), u.startWatcher},
 		part{Billing, data, u.ports(Billing, Billing+adminSuffix), u.startBilling},
-		part{Gateway, data, u.ports(Gateway, Gateway+adminSuffix), u.gateway(Gateway)})
+		part{Gateway, data, u.ports(Gateway, Gateway+grpcSuffix, Gateway+adminSuffix), u.gateway(Gateway)})
 	if u.v.Gateways > 1 {
-		parts = append(parts, part{Gateway2, data, u.ports(Gateway2, Gateway2+adminSuffix), u.gateway(Gateway2)})
+		parts = append(parts, part{Gateway2, data, u.ports(Gateway2, Gateway2+grpcSuffix, Gateway2+adminSuffix), u.gateway(Gateway2)})
 	}
 	return append(parts, u.searchParts()...)
 }
@@ -265,6 +265,7 @@ func (u *undertaking) gateway(name string) func(context.Context, server.Run) (*s
 	return func(ctx context.Context, run server.Run) (*server.Process, error) {
 		return u.service(ctx, name, Gateway, run, map[string]string{
 			"LISTEN":          ":" + strconv.Itoa(u.state.Ports[name]),
+			"GRPC_LISTEN":     ":" + strconv.Itoa(u.state.Ports[name+grpcSuffix]),
 			"KAFKA_BROKERS":   u.e.Env["KAFKA_BROKERS"],
 			"SCHEMA_REGISTRY": u.e.Env["SCHEMA_REGISTRY_URL"],
 			"REDIS_URL":       u.e.Env["REDIS_URL"],
@@ -302,6 +303,7 @@ func (u *undertaking) env() map[string]string {
 	web := func(name string) string { return "http://" + u.addr(name) }
 	env := map[string]string{
 		"GATEWAY_URL":              web(Gateway),
+		"GATEWAY_GRPC":             u.addr(Gateway + grpcSuffix),
 		"GATEWAY_METRICS_URL":      web(Gateway + adminSuffix),
 		"UNPROTECTED_URL":          web(Sample),
 		"ADMIN_URL":                web(RuleAdmin),
@@ -320,6 +322,7 @@ func (u *undertaking) env() map[string]string {
 	}
 	if u.v.Gateways > 1 {
 		env["GATEWAY_URL_2"], env["GATEWAY_METRICS_URL_2"] = web(Gateway2), web(Gateway2+adminSuffix)
+		env["GATEWAY_GRPC_2"] = u.addr(Gateway2 + grpcSuffix)
 	}
 	for name, value := range map[string]string{
 		"KAFKA_BROKERS": u.v.KafkaBrokers, "SCHEMA_REGISTRY_URL": u.v.SchemaRegistryURL,
