@@ -32,6 +32,7 @@ const (
 	OutboxRelay   = "outbox-relay"
 	UsageIndexer  = "usage-indexer"
 	Watcher       = "threshold-watcher"
+	Checkpointer  = "checkpointer"
 	Billing       = "billing"
 	Gateway       = "gateway"
 	Gateway2      = "gateway-2"
@@ -40,7 +41,7 @@ const (
 func order() []string {
 	return []string{
 		Redis, Postgres, Kafka, Registry, Elasticsearch, OpenSearch,
-		Sample, RuleAdmin, OutboxRelay, UsageIndexer, Watcher, Billing, Gateway, Gateway2,
+		Sample, RuleAdmin, OutboxRelay, UsageIndexer, Watcher, Checkpointer, Billing, Gateway, Gateway2,
 	}
 }
 

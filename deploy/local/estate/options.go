@@ -155,7 +155,7 @@ func offsets() map[string]int {
 		search: 16, searchTransport: 17,
 		Gateway + adminSuffix: 20, Gateway2 + adminSuffix: 21,
 		RuleAdmin + adminSuffix: 22, OutboxRelay + adminSuffix: 23,
-		UsageIndexer + adminSuffix: 24, Watcher + adminSuffix: 25, Billing + adminSuffix: 27,
+		UsageIndexer + adminSuffix: 24, Watcher + adminSuffix: 25, Checkpointer + adminSuffix: 26, Billing + adminSuffix: 27,
 	}
 }
 

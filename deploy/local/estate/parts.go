@@ -53,6 +53,7 @@ func (u *undertaking) build(ctx context.Context) error {
 		{Sample, "deploy/local", "./sample"},
 		{Watcher, "services/threshold-watcher", "."},
 		{UsageIndexer, "services/usage-indexer", "."},
+		{Checkpointer, "services/checkpointer", "."},
 		{Billing, "services/billing", "."},
 	} {
 		if c.process == UsageIndexer && u.v.Search == WithoutSearch {
@@ -95,6 +96,7 @@ func (u *undertaking) parts() []part {
 		part{Sample, data, u.ports(Sample), u.startSample},
 		part{OutboxRelay, data, u.ports(OutboxRelay + adminSuffix), u.startOutboxRelay},
 		part{Watcher, data, u.ports(Watcher + adminSuffix), u.startWatcher},
+		part{Checkpointer, data, u.ports(Checkpointer + adminSuffix), u.startCheckpointer},
 		part{Billing, data, u.ports(Billing, Billing+adminSuffix), u.startBilling},
 		part{Gateway, data, u.ports(Gateway, Gateway+grpcSuffix, Gateway+adminSuffix), u.gateway(Gateway)})
 	if u.v.Gateways > 1 {
@@ -209,6 +211,19 @@ func (u *undertaking) startOutboxRelay(ctx context.Context, run server.Run) (*se
 	})
 }
 
+// startCheckpointer saves and sweeps often, so that whoever tries what a lost Redis
+// comes to need not wait. Its tables are in a schema of their own.
+func (u *undertaking) startCheckpointer(ctx context.Context, run server.Run) (*server.Process, error) {
+	return u.service(ctx, Checkpointer, Checkpointer, run, map[string]string{
+		"DATABASE_URL":     u.e.Env["DATABASE_URL"],
+		"KAFKA_BROKERS":    u.e.Env["KAFKA_BROKERS"],
+		"SCHEMA_REGISTRY":  u.e.Env["SCHEMA_REGISTRY_URL"],
+		"REDIS_URL":        u.e.Env["REDIS_URL"],
+		"CHECKPOINT_EVERY": "5s",
+		"SWEEP_EVERY":      "5s",
+	})
+}
+
 // startBilling makes invoices some seconds after their periods, so that whoever tries
 // hourly plans sees them. Its tables are in a schema of their own.
 func (u *undertaking) startBilling(ctx context.Context, run server.Run) (*server.Process, error) {
@@ -316,7 +331,7 @@ func (u *undertaking) env() map[string]string {
 		"REDIS_URL":                "redis://" + u.addr(Redis) + "/0",
 		"DATABASE_URL":             "postgres://postgres@" + u.addr(Postgres) + "/" + ruleAdminDatabase + "?sslmode=disable",
 	}
-	env["THRESHOLD_WATCHER_METRICS_URL"] = web(Watcher + adminSuffix)
+	env["THRESHOLD_WATCHER_METRICS_URL"], env["CHECKPOINTER_METRICS_URL"] = web(Watcher+adminSuffix), web(Checkpointer+adminSuffix)
 	if u.v.Search != WithoutSearch {
 		env["ELASTICSEARCH_URL"], env["USAGE_INDEXER_METRICS_URL"] = web(search), web(UsageIndexer+adminSuffix)
 	}

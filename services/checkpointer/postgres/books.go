@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/url"
 	"sync/atomic"
 	"time"
 
@@ -34,12 +35,49 @@ type Books struct {
 
 // Open returns books. It does not dial: until Prepare has found the database,
 // every call is checkpoint.ErrUnavailable.
-func Open(ctx context.Context, url string, log *slog.Logger) (*Books, error) {
-	pool, err := postgres.Open(ctx, postgres.Config{URL: url, Name: "checkpointer", Statement: statement})
+func Open(ctx context.Context, database string, log *slog.Logger) (*Books, error) {
+	where, err := inSchema(database)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := postgres.Open(ctx, postgres.Config{URL: where, Name: "checkpointer", Statement: statement})
 	if err != nil {
 		return nil, err
 	}
 	return &Books{pool: pool, log: log}, nil
+}
+
+// Schema is where the tables are, so that other services may have theirs in the same
+// database. A search_path in the URL names another, which must be there.
+const Schema = "checkpointer"
+
+// inSchema is a database's URL with the schema that is used there.
+func inSchema(database string) (string, error) {
+	u, err := url.Parse(database)
+	if err != nil {
+		return "", errors.New("database url: it cannot be read") // the cause repeats it, with its password
+	}
+	q := u.Query()
+	if q.Get("search_path") == "" {
+		q.Set("search_path", Schema)
+		u.RawQuery = q.Encode()
+	}
+	return u.String(), nil
+}
+
+// migrate makes the schema when it is missing, and its tables. Instances that start
+// together take turns, for PostgreSQL makes none of two that are made at once.
+func (b *Books) migrate(ctx context.Context, dir fs.FS) (int64, error) {
+	if err := postgres.InTx(ctx, b.pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtext('penstock checkpointer schema'))`)
+		if err == nil {
+			_, err = tx.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS `+Schema)
+		}
+		return postgres.Away(err)
+	}); err != nil {
+		return 0, fmt.Errorf("schema %s: %w", Schema, err)
+	}
+	return postgres.Migrate(ctx, b.pool, dir)
 }
 
 // Close closes the connections.
@@ -57,7 +95,7 @@ func (b *Books) Prepare(ctx context.Context) error {
 	}
 	const first, last = 100 * time.Millisecond, 5 * time.Second
 	for wait := first; ; wait = min(2*wait, last) {
-		version, err := postgres.Migrate(ctx, b.pool, dir)
+		version, err := b.migrate(ctx, dir)
 		if err == nil {
 			b.prepared.Store(true)
 			b.log.Info("tables are up to date", "version", version)

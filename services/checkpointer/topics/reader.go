@@ -27,7 +27,7 @@ const Group = "checkpointer"
 // A Broker is read in a group and by offsets.
 type Broker interface {
 	Consume(ctx context.Context, g kafka.Group, h kafka.GroupHandler) error
-	ReadRange(ctx context.Context, topic string, from, to map[int32]int64, begin func(map[int32]kafka.Range) error, handle func([]kafka.Record) error) error
+	ReadRangeFrom(ctx context.Context, topic string, from, to map[int32]int64, begin func(map[int32]kafka.Range) error, handle func([]kafka.Record) error) error
 }
 
 // Parts returns partitions as the books contain them.
@@ -179,7 +179,7 @@ func (x *Reader) read(ctx context.Context, parts []*checkpoint.Part, only bool) 
 		}
 	}
 	var ranges map[int32]kafka.Range
-	err = x.broker.ReadRange(ctx, usagev1.Topic, from, to, func(found map[int32]kafka.Range) error {
+	err = x.broker.ReadRangeFrom(ctx, usagev1.Topic, from, to, func(found map[int32]kafka.Range) error {
 		ranges = found
 		whole = x.begin(ranges, byNumber)
 		return nil

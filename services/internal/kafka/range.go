@@ -17,12 +17,25 @@ type Range struct{ From, To int64 }
 // ReadRange reads topic once, without a consumer group: each partition from its
 // offset in from, its first record where it has none there, up to the end that it
 // had when reading began, or below its offset in to where that is earlier. Only
-// partitions of to are read, all where it is nil. It calls begin once with what
-// will be read, and then handle with batches that ascend by partition and offset,
-// and returns nil once handle has seen everything. The error is begin's or
-// handle's wrapped, ctx's, ErrNoTopic, or ErrClosed. Brokers that are away are
-// waited for, which the log says.
-func (c *Client) ReadRange(ctx context.Context, topic string, from, to map[int32]int64, begin func(map[int32]Range) error, handle func([]Record) error) error {
+// partitions of to are read, all where it is nil. It calls handle with batches that
+// ascend by partition and offset, and returns what was read of each partition once
+// handle has seen everything. The error is handle's wrapped, ctx's, ErrNoTopic, or
+// ErrClosed. Brokers that are away are waited for, which the log says.
+func (c *Client) ReadRange(ctx context.Context, topic string, from, to map[int32]int64, handle func([]Record) error) (map[int32]Range, error) {
+	var ranges map[int32]Range
+	err := c.ReadRangeFrom(ctx, topic, from, to, func(found map[int32]Range) error {
+		ranges = found
+		return nil
+	}, handle)
+	if err != nil {
+		return nil, err
+	}
+	return ranges, nil
+}
+
+// ReadRangeFrom is ReadRange that calls begin once with what will be read, before
+// the first record. An error of begin ends it, wrapped.
+func (c *Client) ReadRangeFrom(ctx context.Context, topic string, from, to map[int32]int64, begin func(map[int32]Range) error, handle func([]Record) error) error {
 	r := &reader{client: c, topic: topic, once: true}
 	ctx, release, err := c.attach(ctx, r)
 	if err != nil {

@@ -33,12 +33,7 @@ func TestReadRange(t *testing.T) {
 		{"nothing", map[int32]int64{0: 10, 1: 10, 2: 10}, nil, map[int32]kafka.Range{0: {From: 10, To: 10}, 1: {From: 10, To: 10}, 2: {From: 10, To: 10}}},
 	} {
 		var got []kafka.Record
-		var ranges map[int32]kafka.Range
-		begin := func(r map[int32]kafka.Range) error {
-			ranges = r
-			return nil
-		}
-		err := c.ReadRange(t.Context(), "range", tt.from, tt.to, begin, func(rs []kafka.Record) error {
+		ranges, err := c.ReadRange(t.Context(), "range", tt.from, tt.to, func(rs []kafka.Record) error {
 			got = append(got, rs...)
 			return nil
 		})
@@ -56,15 +51,14 @@ func TestReadRange(t *testing.T) {
 			t.Errorf("%s: read %v, want %v", tt.name, numbers(got), want)
 		}
 	}
-	begin := func(map[int32]kafka.Range) error { return nil }
-	if err := c.ReadRange(t.Context(), "nowhere", nil, nil, begin, nil); !errors.Is(err, kafka.ErrNoTopic) {
+	if _, err := c.ReadRange(t.Context(), "nowhere", nil, nil, nil); !errors.Is(err, kafka.ErrNoTopic) {
 		t.Errorf("a topic that is not there: %v", err)
 	}
 	broken := errors.New("broken")
-	if err := c.ReadRange(t.Context(), "range", nil, nil, begin, func([]kafka.Record) error { return broken }); !errors.Is(err, broken) {
+	if _, err := c.ReadRange(t.Context(), "range", nil, nil, func([]kafka.Record) error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("the handler's error is %v", err)
 	}
-	if err := c.ReadRange(t.Context(), "range", nil, nil, func(map[int32]kafka.Range) error { return broken }, nil); !errors.Is(err, broken) {
+	if err := c.ReadRangeFrom(t.Context(), "range", nil, nil, func(map[int32]kafka.Range) error { return broken }, nil); !errors.Is(err, broken) {
 		t.Errorf("the error of begin is %v", err)
 	}
 }
