@@ -13,7 +13,6 @@ import (
 
 	"penstock.dev/services/gateway/ask"
 	"penstock.dev/services/gateway/decide"
-	"penstock.dev/services/gateway/grpcapi"
 	"penstock.dev/services/gateway/httpapi"
 	"penstock.dev/services/gateway/observe"
 	"penstock.dev/services/gateway/proxyapi"
@@ -76,11 +75,7 @@ func run(ctx context.Context, p boot.Process) error {
 		"rules": rules.Ready, "counters": vouched(onceReady(store.Ready), store.Vouched, safety.unsafe), "http": accepts(cfg.listen),
 		"kafka": remarked("rule changes do not arrive", broker.Ping), "usage": told.Ready,
 	}
-	faces := gate
-	if cfg.grpcListen != "" {
-		ready["grpc"] = accepts(cfg.grpcListen)
-		faces = together("faces", gate, grpcapi.Serve(cfg.grpc(), grpcapi.New(desk, cfg.proxies, p.Log)))
-	}
+	doors := faces(cfg, gate, desk, ready, p.Log)
 
 	return p.Run(ctx,
 		admin.Part(cfg.adminListen, p, ready),
@@ -90,6 +85,6 @@ func run(ctx context.Context, p boot.Process) error {
 		boot.Part{Name: "usage.v1", Run: told.Run},
 		boot.Part{Name: "rules.v1", Run: rules.Run},
 		after(rules.Serving(), gateways.part(store, cfg.gatewayID, p.Log)),
-		after(rules.Serving(), after(safety.serving, faces)),
+		after(rules.Serving(), after(safety.serving, doors)),
 	)
 }

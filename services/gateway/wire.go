@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"penstock.dev/services/gateway/ask"
+	"penstock.dev/services/gateway/grpcapi"
 	"penstock.dev/services/gateway/observe"
 	"penstock.dev/services/gateway/proxyapi"
 	"penstock.dev/services/internal/admin"
@@ -39,6 +41,15 @@ func after(ready <-chan struct{}, part boot.Part) boot.Part {
 			return part.Run(ctx)
 		}
 	}}
+}
+
+// faces is the gate, and the gRPC faces where they have an address.
+func faces(cfg config, gate boot.Part, desk *ask.Desk, ready admin.Ready, log *slog.Logger) boot.Part {
+	if cfg.grpcListen == "" {
+		return gate
+	}
+	ready["grpc"] = accepts(cfg.grpcListen)
+	return together("faces", gate, grpcapi.Serve(cfg.grpc(), grpcapi.New(desk, cfg.proxies, log)))
 }
 
 // together is parts that stop at the same time: one's patience with its last

@@ -36,7 +36,7 @@ const token = "0123456789abcdef0123456789abcdef"
 var t0 = time.Date(2026, 11, 30, 23, 0, 0, 0, time.UTC)
 
 // A server is the face over the real domain, on grpc-go, with the model for a
-// store and a clock that only tests move.
+// store and a clock that stands still.
 type server struct {
 	t    testing.TB
 	book *decide.Book
@@ -180,12 +180,6 @@ func (s *server) clock() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.now
-}
-
-func (s *server) advance(d time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.now = s.now.Add(d)
 }
 
 func (s *server) lose(down bool) {

@@ -59,31 +59,43 @@ func TestEntries(t *testing.T) {
 		labels string
 	}{
 		{
-			"dimensions", []string{"tenant", "acme", "application", "web", "user", "u1", "client_ip", "203.0.113.9", "method", "post", "path", "/v1/pay/7?x=1"},
-			decide.Usage{Tenant: "acme", Application: "web", User: "u1", Address: netip.MustParseAddr("203.0.113.9"), Service: "payments", Method: "POST", Endpoint: "pay", Cost: 3}, "",
+			"dimensions",
+			[]string{"tenant", "acme", "application", "web", "user", "u1", "client_ip", "203.0.113.9", "method", "post", "path", "/v1/pay/7?x=1"},
+			decide.Usage{Tenant: "acme", Application: "web", User: "u1", Address: netip.MustParseAddr("203.0.113.9"), Service: "payments", Method: "POST", Endpoint: "pay", Cost: 3},
+			"",
 		},
 		{
-			"as Envoy names them", []string{"remote_address", "2001:db8::1", ":method", "POST", ":path", "/v1/pay/7"},
-			decide.Usage{Address: netip.MustParseAddr("2001:db8::"), Service: "payments", Method: "POST", Endpoint: "pay", Cost: 3}, "",
+			"as Envoy names them",
+			[]string{"remote_address", "2001:db8::1", ":method", "POST", ":path", "/v1/pay/7"},
+			decide.Usage{Address: netip.MustParseAddr("2001:db8::"), Service: "payments", Method: "POST", Endpoint: "pay", Cost: 3},
+			"",
 		},
 		{
-			"a key", []string{"api_key", "pk_live_4711"},
-			decide.Usage{Tenant: "keyed", Application: "web", User: "u1", APIKey: "k", Service: "payments", Cost: 1}, "",
+			"a key",
+			[]string{"api_key", "pk_live_4711"},
+			decide.Usage{Tenant: "keyed", Application: "web", User: "u1", APIKey: "k", Service: "payments", Cost: 1},
+			"",
 		},
 		{
-			"a service beats the domain", []string{"service", "billing"},
-			decide.Usage{Service: "billing", Cost: 1}, "",
+			"a service beats the domain",
+			[]string{"service", "billing"},
+			decide.Usage{Service: "billing", Cost: 1},
+			"",
 		},
 		{
-			"all others are labels", []string{"generic_key", "slow", "generic_key", "deep", "destination_cluster", "c"},
-			decide.Usage{Service: "payments", Cost: 1}, `{"destination_cluster":"c","generic_key":"slow","generic_key.2":"deep"}`,
+			"all others are labels",
+			[]string{"generic_key", "slow", "generic_key", "deep", "destination_cluster", "c"},
+			decide.Usage{Service: "payments", Cost: 1},
+			`{"destination_cluster":"c","generic_key":"slow","generic_key.2":"deep"}`,
 		},
 		{
-			"what is too long or no UTF-8 counts under its digest", []string{"tenant", long, "user", "\xff", "agent", long},
+			"what is too long or no UTF-8 counts under its digest",
+			[]string{"tenant", long, "user", "\xff", "agent", long},
 			decide.Usage{
 				Tenant: digest(long), User: digest("\xff"),
 				Service: "payments", Cost: 1,
-			}, `{"agent":"` + digest(long) + `"}`,
+			},
+			`{"agent":"` + digest(long) + `"}`,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

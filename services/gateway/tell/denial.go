@@ -61,7 +61,7 @@ func detail(d *decide.Decision) string {
 			l = d.Limits[i]
 		}
 	}
-	switch d.Code { //nolint:exhaustive // the empty one is no denial
+	switch d.Code {
 	case decide.RateLimited:
 		if d.Degraded { // which has no numbers
 			return fmt.Sprintf("rule %s: this gateway's share of its limit is used up, while the counter store does not answer (its %s)", d.RuleID, knobs(d.Refusing(), "on_failure"))
