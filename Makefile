@@ -120,3 +120,4 @@ load: bin/loadtest ## Send load to the whole system and judge the outcome
 	@bin/loadtest frozen -verdict
 	@bin/loadtest usage -verdict
 	@bin/loadtest thresholds -verdict
+	@bin/loadtest restore -verdict

@@ -34,13 +34,14 @@ const (
 	codeUsage  = 2
 )
 
-const help = `usage: loadtest propagation | decisions | frozen | usage | thresholds [flags]
+const help = `usage: loadtest propagation | decisions | frozen | usage | thresholds | restore [flags]
 
   propagation   from the commit of a rule's change to where it counts
   decisions     how long a gateway takes for a decision and for a proxied request
   frozen        what a gateway answers, and when, while its counter store hangs
   usage         whether every event becomes one document, whatever is killed and refused meanwhile
   thresholds    from a request that exhausts a quota to its event
+  restore       how long an emptied counter store takes to hold what it held
 
 loadtest <command> -h lists the flags.
 `
@@ -72,7 +73,7 @@ type call struct {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	commands := []command{{"propagation", runPropagation}, {"decisions", runDecisions}, {"frozen", runFrozen}, {"usage", runUsage}, {"thresholds", runThresholds}}
+	commands := []command{{"propagation", runPropagation}, {"decisions", runDecisions}, {"frozen", runFrozen}, {"usage", runUsage}, {"thresholds", runThresholds}, {"restore", runRestore}}
 	for _, cmd := range commands {
 		if len(args) == 0 || args[0] != cmd.name {
 			continue

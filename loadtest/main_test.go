@@ -28,6 +28,8 @@ func TestUsage(t *testing.T) {
 		"frozen -rate 60":               "-rate",
 		"frozen -around 1s":             "-around",
 		"frozen -env x":                 "-env",
+		"restore -env x":                "-env",
+		"restore -counters 0":           "-counters",
 	} {
 		var out, errs strings.Builder
 		if code := run(t.Context(), strings.Fields(args), &out, &errs); code != codeUsage || !strings.Contains(errs.String(), says) {

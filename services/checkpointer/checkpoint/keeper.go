@@ -33,7 +33,7 @@ type Books interface {
 	// the parts that somebody else has contained meanwhile: of those only the
 	// totals were taken.
 	Save(ctx context.Context, parts []*Part, live map[string]limit.Totals) (held []Saved, stale []*Part, err error)
-	// Raise raises counters.
+	// Raise raises counters and returns those that were lower or not there.
 	Raise(ctx context.Context, saved []Saved) (held []Saved, err error)
 	// Counters returns those that are not over, by key, after a key.
 	Counters(ctx context.Context, after string, n int, now time.Time) ([]Counter, error)

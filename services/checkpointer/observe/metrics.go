@@ -37,16 +37,16 @@ type Metrics struct {
 
 // New returns metrics. Unsafe says whether the store may lose what it counts.
 func New(r prometheus.Registerer, log *slog.Logger, unsafe func() bool) (*Metrics, error) {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: "penstock_checkpointer_" + name, Help: help})
-	}
-	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "penstock_checkpointer_" + name, Help: help})
-	}
 	m := &Metrics{
-		log:    log,
-		missed: counter("failures_total", "Looks, sweeps and reads that failed and are tried again."),
-		saved:  counter("saved_total", "Counters saved by checkpoints."),
+		log: log,
+		missed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "penstock_checkpointer_failures_total",
+			Help: "Looks, sweeps and reads that failed and are tried again.",
+		}),
+		saved: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "penstock_checkpointer_saved_total",
+			Help: "Counters saved by checkpoints.",
+		}),
 		saving: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "penstock_checkpointer_save_seconds", Help: "Time one checkpoint took.",
 			Buckets: []float64{.01, .03, .1, .3, 1, 3, 10, 30},
@@ -55,11 +55,26 @@ func New(r prometheus.Registerer, log *slog.Logger, unsafe func() bool) (*Metric
 			Name: "penstock_checkpointer_restores_total",
 			Help: "Counter stores restored, by what there was of usage.v1 beyond the checkpoint.",
 		}, []string{"tail"}),
-		took:     gauge("restore_seconds", "Time the last restore took."),
-		restored: counter("restored_total", "Counters that restores made anew or raised."),
-		lowered:  counter("lowered_total", "Counters that said less than was known while somebody vouched for them, and were raised: deleted or set behind everybody's back."),
-		counters: gauge("counters", "Quotas and wallets kept, when they were last swept."),
-		drift:    gauge("unattributed_units", "Units by which what was used differs from what events told, when they were last swept."),
+		took: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "penstock_checkpointer_restore_seconds",
+			Help: "Time the last restore took.",
+		}),
+		restored: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "penstock_checkpointer_restored_total",
+			Help: "Counters that restores made anew or raised.",
+		}),
+		lowered: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "penstock_checkpointer_lowered_total",
+			Help: "Counters that said less than was known while somebody vouched for them, and were raised: deleted or set behind everybody's back.",
+		}),
+		counters: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "penstock_checkpointer_counters",
+			Help: "Quotas and wallets kept, when they were last swept.",
+		}),
+		drift: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "penstock_checkpointer_unattributed_units",
+			Help: "Units by which what was used differs from what events told, when they were last swept.",
+		}),
 	}
 	for _, tail := range []string{tailWhole, tailPartial, tailMissing} {
 		m.restores.WithLabelValues(tail)

@@ -30,7 +30,7 @@ func (b *Books) Save(ctx context.Context, parts []*checkpoint.Part, live map[str
 		for _, c := range changed {
 			c.Raise(live[c.Key])
 		}
-		if held, err = raise(ctx, tx, changed); err != nil {
+		if held, err = raise(ctx, tx, changed, all); err != nil {
 			return err
 		}
 		for _, p := range parts {
@@ -83,12 +83,19 @@ const raiseCounters = `
 		meter = CASE WHEN EXCLUDED.meter = '' THEN c.meter ELSE EXCLUDED.meter END,
 		period_start = CASE WHEN EXCLUDED.meter = '' THEN c.period_start ELSE EXCLUDED.period_start END,
 		period_end = CASE WHEN EXCLUDED.meter = '' THEN c.period_end ELSE EXCLUDED.period_end END,
-		limit_units = CASE WHEN EXCLUDED.meter = '' THEN c.limit_units ELSE EXCLUDED.limit_units END
-	RETURNING key, consumed, refunded, expires_at`
+		limit_units = CASE WHEN EXCLUDED.meter = '' THEN c.limit_units ELSE EXCLUDED.limit_units END`
+
+// Which rows are written. A sweep, of which most are known, leaves those as they are.
+const (
+	all    = ``
+	higher = ` WHERE c.consumed < EXCLUDED.consumed OR c.refunded < EXCLUDED.refunded OR c.expires_at < EXCLUDED.expires_at`
+)
+
+const returnCounters = ` RETURNING key, consumed, refunded, expires_at`
 
 // raise raises counters, which are in the order of their keys, and returns what
-// they have come to.
-func raise(ctx context.Context, tx pgx.Tx, changed []*checkpoint.Counter) (held []checkpoint.Saved, err error) {
+// those that were written have come to.
+func raise(ctx context.Context, tx pgx.Tx, changed []*checkpoint.Counter, which string) (held []checkpoint.Saved, err error) {
 	held = make([]checkpoint.Saved, 0, len(changed))
 	for len(changed) > 0 {
 		some := changed[:min(rows, len(changed))]
@@ -102,7 +109,7 @@ func raise(ctx context.Context, tx pgx.Tx, changed []*checkpoint.Counter) (held 
 			starts[i], ends[i], expires[i] = known(c.Start), known(c.End), known(c.Expires)
 			limits[i], consumed[i], refunded[i], told[i] = c.Limit, c.Consumed, c.Refunded, c.Told
 		}
-		found, err := tx.Query(ctx, raiseCounters, keys, kinds, meters, starts, ends, limits, consumed, refunded, told, expires)
+		found, err := tx.Query(ctx, raiseCounters+which+returnCounters, keys, kinds, meters, starts, ends, limits, consumed, refunded, told, expires)
 		if err != nil {
 			return nil, err
 		}
@@ -134,17 +141,18 @@ func at(t *time.Time) time.Time {
 	return t.UTC()
 }
 
-// Raise raises counters that the store was found to hold.
+// Raise raises counters that the store was found to hold, and returns those that
+// the books did not know so.
 func (b *Books) Raise(ctx context.Context, saved []checkpoint.Saved) (held []checkpoint.Saved, err error) {
 	if err := b.usable(); err != nil {
 		return nil, err
 	}
-	all := map[string]*checkpoint.Counter{}
+	counters := map[string]*checkpoint.Counter{}
 	for _, s := range saved {
-		all[s.Key] = &checkpoint.Counter{Key: s.Key, Kind: kindOf(s.Key), Totals: s.Totals, Expires: s.Expiry}
+		counters[s.Key] = &checkpoint.Counter{Key: s.Key, Kind: kindOf(s.Key), Totals: s.Totals, Expires: s.Expiry}
 	}
 	err = postgres.InTx(ctx, b.pool, func(tx pgx.Tx) error {
-		held, err = raise(ctx, tx, checkpoint.Sorted(all))
+		held, err = raise(ctx, tx, checkpoint.Sorted(counters), higher)
 		return err
 	})
 	return held, fail("raise counters", err)
