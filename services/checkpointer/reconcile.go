@@ -69,19 +69,19 @@ func reconcile(ctx context.Context, p boot.Process, args []string, out io.Writer
 	if err := w.books.Prepare(ctx); err != nil {
 		return err
 	}
-	print := bufio.NewWriter(out)
+	page := bufio.NewWriter(out)
 	sum, err := compare(ctx, w, func(f finding) error {
 		if f.Unattributed == 0 && f.Missing == 0 && !cfg.all {
 			return nil
 		}
-		return say(print, cfg.json, f, "%s: used %d, checkpoint %d, events %d: %d unattributed, %d missing in the store\n",
+		return say(page, cfg.json, f, "%s: used %d, checkpoint %d, events %d: %d unattributed, %d missing in the store\n",
 			f.Key, f.Consumed-f.Refunded, f.Checkpoint, f.Events, f.Unattributed, f.Missing)
 	})
 	if err != nil {
 		return err
 	}
-	err = errors.Join(say(print, cfg.json, sum, "%d counters, %d differ: %d units unattributed, %d missing in the store, %d events lost\n",
-		sum.Counters, sum.Differing, sum.Unattributed, sum.Missing, sum.LostEvents), print.Flush())
+	err = errors.Join(say(page, cfg.json, sum, "%d counters, %d differ: %d units unattributed, %d missing in the store, %d events lost\n",
+		sum.Counters, sum.Differing, sum.Unattributed, sum.Missing, sum.LostEvents), page.Flush())
 	if err == nil && sum.Differing > 0 {
 		return errDrift
 	}
