@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -25,6 +26,7 @@ import (
 	"penstock.dev/services/gateway/grpcapi"
 	"penstock.dev/services/gateway/httpapi"
 	"penstock.dev/services/gateway/receipt"
+	"penstock.dev/services/internal/boot"
 	"penstock.dev/services/internal/limit"
 	"penstock.dev/services/internal/period"
 	"penstock.dev/services/internal/rule"
@@ -399,5 +401,22 @@ func TestTrustedPeers(t *testing.T) {
 	w := newTwin(t, decide.NewBook())
 	if err := w.face.Admit(grpcapi.RateLimit, netip.MustParseAddr("127.0.0.1"), nil); err == nil {
 		t.Error("a peer that is not named may ask")
+	}
+}
+
+// TestTogether guarantees that parts which stop at the same time do, that one
+// which fails ends the others, and that its error is told under its name.
+func TestTogether(t *testing.T) {
+	t.Parallel()
+	waits := boot.Part{Name: "waits", Run: func(ctx context.Context) error { <-ctx.Done(); return nil }}
+	broken := errors.New("broken")
+	fails := boot.Part{Name: "fails", Run: func(context.Context) error { return broken }}
+	if err := together("all", waits, fails).Run(t.Context()); !errors.Is(err, broken) || err.Error() != "fails: broken" {
+		t.Errorf("one fails: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := together("all", waits, waits).Run(ctx); err != nil {
+		t.Errorf("stopped: %v", err)
 	}
 }
