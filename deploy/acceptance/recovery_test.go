@@ -3,11 +3,15 @@
 package acceptance_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -115,4 +119,50 @@ func withID(q estate.Object, n int) estate.Object {
 	with := maps.Clone(q)
 	with["request_id"] = fmt.Sprint("spent-", n)
 	return with
+}
+
+// TestReconcileWithoutKills guarantees that in a run without kills the counter store,
+// the checkpoints and the events agree on every counter, corrections and refusals
+// included.
+func TestReconcileWithoutKills(t *testing.T) {
+	t.Parallel()
+	s := own(t, estate.Options{Gateways: 2, Search: estate.WithoutSearch})
+	tenant := s.tenant(nil)
+	rule := tenant + "-month"
+	s.put("rules", rule, monthly(tenant, 150))
+	q := estate.Object{"tenant": tenant}
+	s.enforced(q, rule, 150)
+	for i := range 200 {
+		d := s.decided(i%2, q)
+		if d.allowed() && i%10 == 0 {
+			if r, _ := s.correct(i%2, d, "refund", estate.Object{"refund_id": fmt.Sprint("r-", i)}); r.status != http.StatusOK {
+				t.Fatalf("%+v", r)
+			}
+		}
+	}
+	var sum struct {
+		Counters, Differing int
+		Unattributed        int64
+	}
+	s.within(20*time.Second, "reconcile to find no difference", func() error {
+		lines, err := s.drift()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, lines)
+		}
+		return json.Unmarshal([]byte(lines[len(lines)-1]), &sum)
+	})
+	if sum.Counters == 0 || sum.Differing != 0 || sum.Unattributed != 0 {
+		t.Errorf("%+v", sum)
+	}
+}
+
+// drift runs the checkpointer's reconcile on the estate, and returns the lines that
+// it printed.
+func (s system) drift() ([]string, error) {
+	s.Helper()
+	cmd := exec.CommandContext(s.Context(), filepath.Join(s.root(), "bin", estate.Checkpointer), "reconcile", "-json",
+		"-database-url", s.Env["DATABASE_URL"], "-redis-url", s.Env["REDIS_URL"],
+		"-kafka-brokers", s.Env["KAFKA_BROKERS"], "-schema-registry", s.Env["SCHEMA_REGISTRY_URL"])
+	out, err := cmd.Output()
+	return strings.Split(strings.TrimSpace(string(out)), "\n"), err
 }
