@@ -154,15 +154,15 @@ func (b *Books) usable() error {
 // restoring is the number of the lock under which a store is restored.
 const restoring = 0x70656e73746f636b
 
-// Lock takes the lock under which a store is restored. It ends with the
-// connection that holds it.
+// Lock takes the lock under which a store is restored. It ends with the connection
+// that holds it, and after a minute: whoever hangs must not keep others from it.
 func (b *Books) Lock(ctx context.Context) (release func(), held bool, err error) {
 	if err := b.usable(); err != nil {
 		return nil, false, err
 	}
 	conn, err := b.pool.Acquire(ctx)
 	if err == nil {
-		if err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, int64(restoring)).Scan(&held); err != nil || !held {
+		if err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1) FROM set_config('idle_session_timeout', '60s', false)`, int64(restoring)).Scan(&held); err != nil || !held {
 			conn.Release()
 		}
 	}

@@ -46,7 +46,7 @@
 //	mark                    1, cost, cost settled at (-1 none), refunded, flags (1), settlement's units, total, left; how
 //	                        many counters (1) and what each had no room for of the settlement; per refund its id's
 //	                        length (1), id, units, total, left: 7 days after the last correction
-//	epoch                   run id (empty: nobody vouches), a colon, and when what the server holds began (µs): for ever
+//	epoch                   run id (empty: nobody vouches; ~run~random: it is being restored), a colon, and when what the server holds began (µs): for ever
 //
 // Totals of a log are modulo 2^32, little-endian.
 //
@@ -61,4 +61,8 @@
 // writes the mark with the counters. It is sent once too, but who asks again is
 // answered as at first. Giving back keeps a counter's expiry; charging more may
 // make it later. On a cluster counters outside the mark's slot follow, once.
+//
+// A custodian, the checkpointer, claims an epoch, restores what lies beside it in calls
+// that may be repeated, and vouches for it: lua/claim.lua, restore.lua, remember.lua
+// and vouch.lua.
 package counters
