@@ -92,7 +92,8 @@ func face(cfg config, p boot.Process, store *postgres.Store, metrics *observe.Me
 	mux.Handle("/portal/", pages)
 	mux.Handle("/portal", pages)
 	mux.Handle("/", httpapi.Handler(httpapi.Config{
-		Reader: store, Gate: gate, Audit: store, Now: time.Now, Timeout: cfg.timeout, Log: p.Log,
+		Reader: store, Gate: gate, Audit: store, Issuer: gate, Operators: cfg.operators, PortalURL: cfg.portalURL,
+		Now: time.Now, Timeout: cfg.timeout, Log: p.Log,
 		Observe: func(c httpapi.Call) { metrics.Request(string(c.Operation), c.Status, c.Took) },
 	}))
 	return mux, nil

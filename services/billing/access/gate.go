@@ -17,8 +17,8 @@ const (
 	CodeTTL    = time.Minute
 )
 
-// maxName bounds a tenant's id and a user's name, in bytes.
-const maxName = 256
+// MaxName bounds a tenant's id and a user's name, in bytes.
+const MaxName = 256
 
 // Errors of a Gate beside ErrRefused.
 var (
@@ -71,10 +71,10 @@ type Ticket struct {
 // Issue grants a user to look at a tenant for ttl; 0 means DefaultTTL.
 func (g *Gate) Issue(ctx context.Context, tenant, user string, ttl time.Duration, now time.Time) (Ticket, error) {
 	switch {
-	case tenant == "" || len(tenant) > maxName:
-		return Ticket{}, fmt.Errorf("%w: tenant must have 1 to %d bytes", ErrInvalid, maxName)
-	case len(user) > maxName:
-		return Ticket{}, fmt.Errorf("%w: user must have at most %d bytes", ErrInvalid, maxName)
+	case tenant == "" || len(tenant) > MaxName:
+		return Ticket{}, fmt.Errorf("%w: tenant must have 1 to %d bytes", ErrInvalid, MaxName)
+	case len(user) > MaxName:
+		return Ticket{}, fmt.Errorf("%w: user must have at most %d bytes", ErrInvalid, MaxName)
 	case ttl < 0 || ttl > MaxTTL || ttl%time.Second != 0:
 		return Ticket{}, fmt.Errorf("%w: ttl_seconds must be from 1 to %d", ErrInvalid, int64(MaxTTL/time.Second))
 	case ttl == 0:

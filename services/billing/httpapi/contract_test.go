@@ -148,6 +148,19 @@ func (b *books) Verify(_ context.Context, token string, _ time.Time) (access.Gra
 	return access.Grant{Tenant: strings.TrimPrefix(token, "token-"), User: "u", JTI: "j"}, nil
 }
 
+const operator = "the operator's token"
+
+func (b *books) Issue(_ context.Context, tenant, user string, ttl time.Duration, at time.Time) (access.Ticket, error) {
+	return access.Ticket{Grant: access.Grant{JTI: "j1", Tenant: tenant, User: user, IssuedAt: at, ExpiresAt: at.Add(ttl)}, Token: "token-" + tenant, Code: "c 1"}, b.fault
+}
+
+func (b *books) Revoke(_ context.Context, jti string, _ time.Time) error {
+	if b.fault == nil && jti != "j1" {
+		return access.ErrNotFound
+	}
+	return b.fault
+}
+
 // A face is the server with a client that holds every exchange to the document.
 type face struct {
 	t     *testing.T
@@ -177,7 +190,8 @@ func newFace(t *testing.T) *face {
 	}
 	f := &face{t: t, books: &books{}, check: check, seen: map[string]bool{}}
 	srv := httptest.NewServer(httpapi.Handler(httpapi.Config{
-		Reader: f.books, Gate: f.books, Audit: f.books, Now: func() time.Time { return now }, Timeout: time.Minute,
+		Reader: f.books, Gate: f.books, Audit: f.books, Issuer: f.books, Operators: []string{"another operator", operator}, PortalURL: "https://portal.example/",
+		Now: func() time.Time { return now }, Timeout: time.Minute,
 		Log: slog.New(slog.DiscardHandler), Observe: func(c httpapi.Call) { f.calls = append(f.calls, c) },
 	}))
 	t.Cleanup(srv.Close)
@@ -194,9 +208,17 @@ type exchange struct {
 // get asks with a token, and an Accept header unless it is empty.
 func (f *face) get(token, path, accept string) exchange {
 	f.t.Helper()
-	r, err := http.NewRequestWithContext(f.t.Context(), http.MethodGet, f.url+path, nil)
+	return f.ask(http.MethodGet, token, path, accept, "")
+}
+
+func (f *face) ask(method, token, path, accept, body string) exchange {
+	f.t.Helper()
+	r, err := http.NewRequestWithContext(f.t.Context(), method, f.url+path, strings.NewReader(body))
 	if err != nil {
 		f.t.Fatal(err)
+	}
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
 	}
 	if token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
@@ -215,10 +237,12 @@ func (f *face) get(token, path, accept string) exchange {
 	}
 	e := exchange{resp.StatusCode, resp.Header.Clone(), string(text)}
 	template, _, _ := strings.Cut(path, "?")
-	if rest, ok := strings.CutPrefix(template, "/v1/invoices/"); ok && rest != "" {
-		template = "/v1/invoices/{id}"
+	for prefix, name := range map[string]string{"/v1/invoices/": "{id}", "/v1/portal-tokens/": "{jti}"} {
+		if rest, ok := strings.CutPrefix(template, prefix); ok && rest != "" {
+			template = prefix + name
+		}
 	}
-	f.seen[fmt.Sprintf("%s %d", template, e.status)] = true
+	f.seen[fmt.Sprintf("%s %s %d", strings.ToLower(method), template, e.status)] = true
 	if strings.HasPrefix(template, "/v1/") {
 		resp.Body = io.NopCloser(bytes.NewReader(text))
 		if ok, faults := f.check.ValidateHttpResponse(r, resp); !ok {
@@ -260,6 +284,7 @@ func TestContract(t *testing.T) {
 	f.want(http.StatusNotFound, f.get("token-a", "/v1/invoices/INV-9", ""))
 	f.want(http.StatusNotFound, f.get("token-a", "/v1/usage?api_key=b-1", ""))
 	f.want(http.StatusUnprocessableEntity, f.get("token-a", "/v1/usage?from=yesterday", ""))
+	f.tokens()
 	text, err := os.ReadFile("openapi.json")
 	if err != nil {
 		t.Fatal(err)
@@ -271,13 +296,16 @@ func TestContract(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, item := range doc.Paths {
-		var op struct{ Responses map[string]json.RawMessage }
-		if err := json.Unmarshal(item["get"], &op); err != nil {
-			t.Fatal(err)
-		}
-		for status := range op.Responses {
-			if !f.seen[path+" "+status] {
-				t.Errorf("nobody was answered %s by %s", status, path)
+		delete(item, "parameters")
+		for method, raw := range item {
+			var op struct{ Responses map[string]json.RawMessage }
+			if err := json.Unmarshal(raw, &op); err != nil {
+				t.Fatal(err)
+			}
+			for status := range op.Responses {
+				if !f.seen[method+" "+path+" "+status] {
+					t.Errorf("nobody was answered %s by %s %s", status, method, path)
+				}
 			}
 		}
 	}
@@ -288,6 +316,44 @@ func TestContract(t *testing.T) {
 	if len(f.calls) == 0 {
 		t.Error("no call was observed")
 	}
+}
+
+// tokens asks for every answer that has to do with portal tokens.
+func (f *face) tokens() {
+	f.t.Helper()
+	const path = "/v1/portal-tokens"
+	issue := func(body string) exchange { return f.ask(http.MethodPost, operator, path, "", body) }
+	e := f.want(http.StatusCreated, issue(`{"tenant": "a", "user": "u1", "ttl_seconds": 60}`))
+	want := `{"token":"token-a","jti":"j1","expires_at":"2026-06-30T12:01:00Z","enter_url":"https://portal.example/portal/enter?code=c+1"}` + "\n"
+	if e.body != want {
+		f.t.Errorf("issued %s, want %s", e.body, want)
+	}
+	if e := f.want(http.StatusCreated, issue(`{"tenant": "a"}`)); !strings.Contains(e.body, "2026-06-30T13:00:00Z") {
+		f.t.Errorf("by default issued %s, want for an hour", e.body)
+	}
+	for field, body := range map[string]string{
+		"tenant": `{"tenant": ""}`, "user": `{"tenant": "a", "user": "` + strings.Repeat("u", 257) + `"}`, "ttl_seconds": `{"tenant": "a", "ttl_seconds": 0}`,
+	} {
+		if e := f.want(http.StatusUnprocessableEntity, issue(body)); !strings.Contains(e.body, `"field":"`+field+`"`) {
+			f.t.Errorf("%s is refused by %s", body, e.body)
+		}
+	}
+	for _, body := range []string{``, `{`, `[]`, `{"tenant": 1}`, `{"tenant": "a", "ttl": 1}`, `{"tenant": "a"} {}`, `{"tenant": "a", "ttl_seconds": 1.5}`, `"` + strings.Repeat("a", 20_000) + `"`} {
+		f.want(http.StatusBadRequest, issue(body))
+	}
+	for _, token := range []string{"", "token-a", operator + "x", operator[1:]} {
+		f.want(http.StatusUnauthorized, f.ask(http.MethodPost, token, path, "", `{"tenant": "a"}`))
+		f.want(http.StatusUnauthorized, f.ask(http.MethodDelete, token, path+"/j1", "", ""))
+	}
+	f.want(http.StatusUnauthorized, f.get(operator, "/v1/usage", ""))
+	f.want(http.StatusNoContent, f.ask(http.MethodDelete, operator, path+"/j1", "", ""))
+	f.want(http.StatusNotFound, f.ask(http.MethodDelete, operator, path+"/j2", "", ""))
+	for status, fault := range map[int]error{http.StatusServiceUnavailable: account.ErrUnavailable, http.StatusInternalServerError: errors.New("hidden")} {
+		f.books.fault = fault
+		f.want(status, issue(`{"tenant": "a"}`))
+		f.want(status, f.ask(http.MethodDelete, operator, path+"/j1", "", ""))
+	}
+	f.books.fault = nil
 }
 
 // TestFC30 guarantees for programs that what is another tenant's and what is not there is

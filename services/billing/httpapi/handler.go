@@ -1,5 +1,5 @@
 // Package httpapi is billing's face for programs: a tenant's invoices, usage and wallet
-// as JSON and CSV, as openapi.yaml says it.
+// as JSON and CSV, and the portal tokens that operators issue, as openapi.yaml says it.
 //
 // The tenant is the verified portal token's and nothing in a request changes it. What is
 // not there and what is another tenant's is the same answer, to the byte.
@@ -7,6 +7,8 @@ package httpapi
 
 import (
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
@@ -45,12 +47,14 @@ const (
 	OpInvoice  Operation = "invoice"
 	OpUsage    Operation = "usage"
 	OpWallet   Operation = "wallet"
+	OpIssue    Operation = "issue_token"
+	OpRevoke   Operation = "revoke_token"
 	OpOpenAPI  Operation = "openapi"
 	OpNone     Operation = "none" // no such path, or not by that method
 )
 
 // Operations are all of them.
-var Operations = []Operation{OpInvoices, OpInvoice, OpUsage, OpWallet, OpOpenAPI, OpNone}
+var Operations = []Operation{OpInvoices, OpInvoice, OpUsage, OpWallet, OpIssue, OpRevoke, OpOpenAPI, OpNone}
 
 // A Call is one request that was answered.
 type Call struct {
@@ -61,29 +65,38 @@ type Call struct {
 
 // Config is what Handler needs.
 type Config struct {
-	Reader  Reader
-	Gate    Gate
-	Audit   Audit
-	Now     func() time.Time
-	Timeout time.Duration // for one request's work; past it 503
-	Log     *slog.Logger
-	Observe func(Call)
+	Reader    Reader
+	Gate      Gate
+	Audit     Audit
+	Issuer    Issuer
+	Operators []string // tokens of who may issue and revoke portal tokens
+	PortalURL string   // how customers reach this service, http(s)://host
+	Now       func() time.Time
+	Timeout   time.Duration // for one request's work; past it 503
+	Log       *slog.Logger
+	Observe   func(Call)
 }
 
 type handler struct {
-	cfg Config
-	mux *http.ServeMux
+	cfg   Config
+	known [][sha256.Size]byte // digests of the operators' tokens
+	mux   *http.ServeMux
 }
 
 // Handler returns the face.
 func Handler(cfg Config) http.Handler {
 	h := &handler{cfg: cfg, mux: http.NewServeMux()}
-	h.route(OpInvoices, "/v1/invoices", h.tenants(h.invoices, decodeInvoices))
-	h.route(OpInvoice, "/v1/invoices/{id}", h.tenants(h.invoice, decodeInvoice))
-	h.route(OpUsage, "/v1/usage", h.tenants(h.usage, decodeUsage))
-	h.route(OpWallet, "/v1/wallet", h.tenants(h.wallet, decodeWallet))
-	h.route(OpOpenAPI, openAPIJSONPath, http.HandlerFunc(serveOpenAPI))
-	h.route(OpOpenAPI, openAPIYAMLPath, http.HandlerFunc(serveOpenAPI))
+	for _, token := range cfg.Operators {
+		h.known = append(h.known, sha256.Sum256([]byte(token)))
+	}
+	h.route(OpInvoices, http.MethodGet, "/v1/invoices", h.tenants(h.invoices, decodeInvoices))
+	h.route(OpInvoice, http.MethodGet, "/v1/invoices/{id}", h.tenants(h.invoice, decodeInvoice))
+	h.route(OpUsage, http.MethodGet, "/v1/usage", h.tenants(h.usage, decodeUsage))
+	h.route(OpWallet, http.MethodGet, "/v1/wallet", h.tenants(h.wallet, decodeWallet))
+	h.route(OpIssue, http.MethodPost, "/v1/portal-tokens", h.operators(h.issue, decodeToken, encodeToken))
+	h.route(OpRevoke, http.MethodDelete, "/v1/portal-tokens/{jti}", h.operators(h.revoke, decodeJTI, encodeNothing))
+	h.route(OpOpenAPI, http.MethodGet, openAPIJSONPath, http.HandlerFunc(serveOpenAPI))
+	h.route(OpOpenAPI, http.MethodGet, openAPIYAMLPath, http.HandlerFunc(serveOpenAPI))
 	h.mux.Handle("/", h.observed(OpNone, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.refuse(r.Context(), errNoPath, w)
 	})))
@@ -97,12 +110,16 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.mux.ServeHTTP(w, r)
 }
 
-// route serves a path by GET and HEAD, and refuses every other method there.
-func (h *handler) route(op Operation, path string, next http.Handler) {
-	h.mux.Handle("GET "+path, h.observed(op, next))
+// route serves a path by a method, GET also by HEAD, and refuses every other there.
+func (h *handler) route(op Operation, method, path string, next http.Handler) {
+	allow := method
+	if method == http.MethodGet {
+		allow = "GET, HEAD"
+	}
+	h.mux.Handle(method+" "+path, h.observed(op, next))
 	h.mux.Handle(path, h.observed(op, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Allow", "GET, HEAD")
-		h.refuse(r.Context(), errMethod, w)
+		w.Header().Set("Allow", allow)
+		h.refuse(r.Context(), fmt.Errorf("%w: the path has %s", errMethod, allow), w)
 	})))
 }
 

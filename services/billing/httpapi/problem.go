@@ -17,6 +17,8 @@ var (
 	errNoPath        = errors.New("no such path")
 	errMethod        = errors.New("method not allowed")
 	errUnauthorized  = errors.New("unauthorized")
+	errNoOperator    = errors.New("no operator")
+	errUnreadable    = errors.New("unreadable")
 	errNotAcceptable = errors.New("not acceptable")
 	errInvalid       = errors.New("invalid")
 )
@@ -35,12 +37,15 @@ type problem struct {
 // what was asked for.
 var problems = []problem{
 	{errNoPath, http.StatusNotFound, "no-such-path", "There is nothing at this path", "see /openapi.json"},
-	{errMethod, http.StatusMethodNotAllowed, "method-not-allowed", "The path does not have this method", "it has GET and HEAD"},
+	{errMethod, http.StatusMethodNotAllowed, "method-not-allowed", "The path does not have this method", ""},
 	{errUnauthorized, http.StatusUnauthorized, "unauthorized", "A valid portal token is needed", "send it as Authorization: Bearer"},
 	{access.ErrRefused, http.StatusUnauthorized, "unauthorized", "A valid portal token is needed", "send it as Authorization: Bearer"},
+	{errNoOperator, http.StatusUnauthorized, "unauthorized", "An operator's token is needed", "send it as Authorization: Bearer"},
+	{errUnreadable, http.StatusBadRequest, "unreadable", "The body is not the object that is wanted", ""},
 	{errNotAcceptable, http.StatusNotAcceptable, "not-acceptable", "No such form", ""},
 	{errInvalid, http.StatusUnprocessableEntity, "invalid", "The request is out of bounds", ""},
 	{account.ErrNotFound, http.StatusNotFound, "not-found", "There is no such object", "nothing of yours has this id"},
+	{access.ErrNotFound, http.StatusNotFound, "not-found", "There is no such token", "none was issued with this id"},
 	{account.ErrUnavailable, http.StatusServiceUnavailable, "store-unavailable", "The database does not answer", "try again"},
 	{context.DeadlineExceeded, http.StatusServiceUnavailable, "store-unavailable", "The database does not answer", "try again"},
 }
@@ -106,12 +111,8 @@ func (h *handler) refuse(_ context.Context, err error, w http.ResponseWriter) {
 
 // admit returns what the request's token grants. A token is taken from the header alone.
 func (h *handler) admit(ctx context.Context, r *http.Request) (access.Grant, error) {
-	values := r.Header.Values("Authorization")
-	if len(values) != 1 {
-		return access.Grant{}, errUnauthorized
-	}
-	scheme, token, _ := strings.Cut(values[0], " ")
-	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" {
+	token, ok := bearer(r)
+	if !ok {
 		return access.Grant{}, errUnauthorized
 	}
 	grant, err := h.cfg.Gate.Verify(ctx, token, h.cfg.Now())
@@ -119,4 +120,15 @@ func (h *handler) admit(ctx context.Context, r *http.Request) (access.Grant, err
 		return access.Grant{}, fmt.Errorf("portal token: %w", err)
 	}
 	return grant, nil
+}
+
+// bearer is the one bearer token of a request's header.
+func bearer(r *http.Request) (token string, ok bool) {
+	values := r.Header.Values("Authorization")
+	if len(values) != 1 {
+		return "", false
+	}
+	scheme, token, _ := strings.Cut(values[0], " ")
+	token = strings.TrimSpace(token)
+	return token, strings.EqualFold(scheme, "Bearer") && token != ""
 }
