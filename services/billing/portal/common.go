@@ -202,6 +202,7 @@ type nowView struct {
 	Of      string
 }
 
+// Any reports whether something does.
 func (n nowView) Any() bool { return len(n.Quotas)+len(n.Wallets) > 0 }
 
 func (v *visit) refusing(quotas []account.Quota, wallets []account.Wallet) nowView {

@@ -101,10 +101,10 @@ func (l lang) percent(part, whole int64) string {
 		s = "0" + s
 	}
 	s = l.group(s[:len(s)-1]) + [langs]string{".", ","}[l] + s[len(s)-1:]
-	switch {
-	case part == whole:
+	switch part {
+	case whole:
 		s = "100"
-	case part == 0:
+	case 0:
 		s = "0"
 	}
 	if negative {
@@ -242,8 +242,10 @@ func (l lang) axis(n int64) string {
 		of   int64
 		name [langs]string
 	}{
-		{1e12, [langs]string{"T", " Tn"}}, {1e9, [langs]string{"G", " Mr"}},
-		{1e6, [langs]string{"M", " Mn"}}, {1e3, [langs]string{"k", " B"}},
+		{1e12, [langs]string{"T", " Tn"}},
+		{1e9, [langs]string{"G", " Mr"}},
+		{1e6, [langs]string{"M", " Mn"}},
+		{1e3, [langs]string{"k", " B"}},
 	} {
 		if n >= u.of {
 			tenths := n / (u.of / 10)

@@ -67,7 +67,6 @@ type endRow struct {
 	Share               string
 	Cut, LastCut        string
 	IsCut               bool
-	sortBy              int64
 	calls, units, gross int64
 	cut                 int64
 	last                time.Time
@@ -430,7 +429,8 @@ func (r reading) gate() int64 {
 	if q == nil || q.Unit != period.Month || q.Count != 1 {
 		return 0
 	}
-	return q.Limit * int64(24*time.Hour) / int64(max(24*time.Hour, q.Period.End.Sub(q.Period.Start)))
+	days := max(1, (q.Period.End.Sub(q.Period.Start)+12*time.Hour)/(24*time.Hour)) // whole, though clocks change
+	return q.Limit / int64(days)
 }
 
 // daySlots are the bars of a month. Today's is solid so far, with the rest that

@@ -69,7 +69,6 @@ var words = map[string][langs]string{
 	"resume":        {"Resume updates", "Yenilemeyi sürdür"},
 	"counted":       {"Counted up to %s.", "Son sayım %s."},
 	"counted.none":  {"Nothing was counted yet.", "Henüz hiçbir şey sayılmadı."},
-	"counted.soon":  {"New calls appear within seconds.", "Yeni çağrılar birkaç saniye içinde görünür."},
 	"time.tonight":  {"tonight", "bu gece"},
 	"time.today":    {"today", "bugün"},
 	"time.to":       {"%s to %s", "%s – %s"},
