@@ -28,13 +28,11 @@ func (l lang) marked(key string, values ...any) template.HTML {
 	return template.HTML(l.word(key, escaped...)) //nolint:gosec // words are constants, values are escaped
 }
 
-// count is word for a number of things: the key with ".one" for 1. The number
-// takes the first verb's place.
+// count is word for a number of things, which takes the first verb's place. For 1 it
+// is the key with ".one", which has no verb.
 func (l lang) count(key string, n int64) string {
-	if n == 1 {
-		if _, ok := words[key+".one"]; ok {
-			key += ".one"
-		}
+	if _, ok := words[key+".one"]; ok && n == 1 {
+		return l.word(key + ".one")
 	}
 	return l.word(key, l.num(n))
 }
