@@ -294,6 +294,42 @@ func caseSettleWay(t *testing.T, r *rig, w *way) {
 	}
 }
 
+// TestFC28 guarantees the counter's half of FC-28: of a wallet of 1,000 from which 1 was
+// taken, a settlement at -1,618 moves nothing, and never does the wallet get back more than
+// the 1, whatever else is asked for.
+func TestFC28(t *testing.T) {
+	t.Parallel()
+
+	prepaid := &ways[len(ways)-1]
+	g := newGate(t)
+	g.sell(prepaid, prepaid.make("purse", 0), 1000)
+	balance := func(when string, want int64) {
+		t.Helper()
+		if l := g.ask(decide.Query{Tenant: "acme", Cost: units(0)}).Limits[0]; l.Balance != want {
+			t.Errorf("%s: a balance of %d, want %d", when, l.Balance, want)
+		}
+	}
+	receipt := g.charged(decide.Query{Tenant: "acme", Cost: units(1)})
+	balance("1 taken", 999)
+	for _, cost := range []int64{-1, -1618} {
+		if c, err := g.Settle(t.Context(), receipt, cost); !errors.Is(err, decide.ErrCost) {
+			t.Errorf("settled at %d: %+v %v, want ErrCost", cost, c, err)
+		}
+	}
+	if c, err := g.Refund(t.Context(), receipt, "more", 1619); !errors.Is(err, decide.ErrRefundExceeds) {
+		t.Errorf("1,619 given back: %+v %v, want ErrRefundExceeds", c, err)
+	}
+	balance("refused", 999)
+	if c := g.settle(receipt, 0); c.Units != -1 {
+		t.Errorf("settled at 0: %+v, want 1 given back", c)
+	}
+	balance("settled at 0", 1000)
+	if c, err := g.Refund(t.Context(), receipt, "again", 1); !errors.Is(err, decide.ErrRefundExceeds) {
+		t.Errorf("given back once more: %+v %v, want ErrRefundExceeds", c, err)
+	}
+	balance("in the end", 1000)
+}
+
 // TestR1 guarantees the case's numbers: 95 used, a call that costs 5 makes 100;
 // its upstream fails, and giving back twice makes 95, once.
 func TestR1(t *testing.T) {

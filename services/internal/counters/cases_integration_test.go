@@ -126,6 +126,41 @@ func TestIntegrationE2TogetherInOneDecision(t *testing.T) {
 	}
 }
 
+// TestIntegrationFC29 guarantees that of 50 debits of 3 at once, through two gateways, from
+// a wallet of 100 exactly 34 are made: it goes below zero once, to -2, and each debit
+// that was made has a balance of its own.
+func TestIntegrationFC29(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL
+	stores := []*counters.Store{openStore(t, url, generous), openStore(t, url, generous)}
+	span := month(time.Now())
+	for name, charge := range map[string]limit.Charge{"prepaid": prepaid("acme", 100, 3), "renewable": renewable("acme", span, 100, 3)} {
+		var mu sync.Mutex
+		spent := map[int64]int{}
+		made := crowd(t, 50, func(i int) (limit.Answer, error) {
+			a, err := stores[i%2].Decide(t.Context(), limit.Decision{Charges: []limit.Charge{charge}})
+			if a.Allowed {
+				mu.Lock()
+				defer mu.Unlock()
+				spent[a.Results[0].Consumed]++
+			}
+			return a, err
+		})
+		if made != 34 {
+			t.Errorf("%s: %d debits were made, want 34", name, made)
+		}
+		for n := int64(3); n <= 102; n += 3 {
+			if spent[n] != 1 {
+				t.Errorf("%s: %d debits say that %d is spent, want 1: each sees the others", name, spent[n], n)
+			}
+		}
+		charge.Cost = 1
+		if a := decide(t, stores[0], charge); a.Allowed || a.Results[0].Consumed != 102 || a.Results[0].Remaining != 0 {
+			t.Errorf("%s: afterwards %+v, want a balance of -2", name, a)
+		}
+	}
+}
+
 // TestIntegrationE3OneRequestID guarantees that three equal requests at once,
 // through three gateways, charge once and are answered alike.
 func TestIntegrationE3OneRequestID(t *testing.T) {

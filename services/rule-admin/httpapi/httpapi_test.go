@@ -281,6 +281,9 @@ func TestWrongInput(t *testing.T) {
 		{"a path that no request has", "endpoints/x", `{"service":"payments","path":"/a//b"}`, 422, "path"},
 		{"a price that rises to nothing", "plans/x", `{"overage":[{"meter":"m","up_to":5,"unit_price":"1"}]}`, 422, "overage[0].up_to"},
 		{"a price in words", "plans/x", `{"overage":[{"meter":"m","unit_price":"cheap"}]}`, 422, "overage[0].unit_price"},
+		{"FC-28: a price of -1", "plans/x", `{"overage":[{"meter":"m","unit_price":"-1"}]}`, 422, "overage[0].unit_price"},
+		{"FC-28: a fee of -1", "plans/x", `{"fee":{"amount":-1,"currency":"USD","period":"month"}}`, 422, "fee.amount"},
+		{"FC-28: -1 units included", "plans/x", `{"included":{"m":-1}}`, 422, "included.m"},
 		{"a currency in lower case", "tenants/x", `{"currency":"usd"}`, 422, "currency"},
 
 		{"a wallet without a mode", "rules/x", `{"kind":"wallet","algorithm":"overdraft_wallet","subject":["tenant"]}`, 422, "wallet"},
