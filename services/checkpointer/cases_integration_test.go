@@ -223,10 +223,12 @@ func TestIntegrationK2(t *testing.T) {
 			h.awaitStored(q, 10_000, 10_000)
 			first.end()
 			s := h.start(knobs...)
-			if err := h.redis.Client().Del(t.Context(), counters.Key(q.Counter)).Err(); err != nil {
+			low := quota("beta", 20_000, 40)
+			h.gate().sell(low)
+			if err := h.redis.Client().Copy(t.Context(), counters.Key(low.Counter), counters.Key(q.Counter), 0, true).Err(); err != nil {
 				t.Fatal(err)
 			}
-			h.gate().sell(quota("acme", 20_000, 40))
+			h.tell(q, usagev1.Event{Decision: usagev1.DecisionAllow, Status: 200, Cost: 40}, 40, limit.Totals{Consumed: 40})
 			eventually(t, "an alarm", func() bool { return s.metric("lowered_total") == 1 })
 			if consumed, _, _ := h.stored(q); consumed != 10_000 {
 				t.Errorf("the books say %d", consumed)

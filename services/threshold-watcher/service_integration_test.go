@@ -220,26 +220,26 @@ func killedEverywhere(t *testing.T, b *kafkatest.Broker) {
 	s.once(tenants * perTenant)
 }
 
-// TestIntegrationKilledEverywhereEmbedded guarantees on the development broker that
+// TestIntegrationT3KilledEverywhereEmbedded guarantees on the development broker that
 // whatever is killed when, and however often usage.v1 comes again, readers of what
 // is committed see every event once, ever.
-func TestIntegrationKilledEverywhereEmbedded(t *testing.T) {
+func TestIntegrationT3KilledEverywhereEmbedded(t *testing.T) {
 	t.Parallel()
 	killedEverywhere(t, kafkatest.Start(t))
 }
 
-// TestIntegrationKilledEverywhereKafka guarantees the same on Apache Kafka.
-func TestIntegrationKilledEverywhereKafka(t *testing.T) {
+// TestIntegrationT3KilledEverywhereKafka guarantees the same on Apache Kafka.
+func TestIntegrationT3KilledEverywhereKafka(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.StartReal(t)
 	b.RegistryURL = kafkatest.Start(t).RegistryURL
 	killedEverywhere(t, b)
 }
 
-// TestIntegrationKilledInTheMiddle guarantees the same for a watcher that is killed
+// TestIntegrationT3KilledInTheMiddle guarantees the same for a watcher that is killed
 // exactly before its events are stored, after that and before its offsets are, and
 // while it commits.
-func TestIntegrationKilledInTheMiddle(t *testing.T) {
+func TestIntegrationT3KilledInTheMiddle(t *testing.T) {
 	t.Parallel()
 	for name, at := range map[string]kmsg.Key{"before produce": kmsg.Produce, "before commit": kmsg.TxnOffsetCommit, "while it commits": kmsg.EndTxn} {
 		t.Run(name, func(t *testing.T) {

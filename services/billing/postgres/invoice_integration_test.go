@@ -61,36 +61,45 @@ func TestIntegrationFC26(t *testing.T) {
 	}
 }
 
-// TestIntegrationFC25 guarantees that an anniversary on the 31st is billed once per
-// period, each for its own days, over five periods.
+// TestIntegrationFC25 guarantees that an anniversary on the last days of a month is billed
+// once per period, each for its own days, over five periods: every call, the first and the
+// last of each period among them, is on exactly one invoice.
 func TestIntegrationFC25(t *testing.T) {
 	t.Parallel()
 	for begin, bounds := range map[string][]string{
-		"2024-01-30": {"2024-01-30", "2024-02-29", "2024-03-30", "2024-04-30", "2024-05-30"},
-		"2025-01-31": {"2025-01-31", "2025-02-28", "2025-03-31", "2025-04-30", "2025-05-31"},
+		"2024-01-30": {"2024-01-30", "2024-02-29", "2024-03-30", "2024-04-30", "2024-05-30", "2024-06-30"},
+		"2025-01-31": {"2025-01-31", "2025-02-28", "2025-03-31", "2025-04-30", "2025-05-31", "2025-06-30"},
 	} {
 		t.Run(begin, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			start := at(t, begin+"T00:00:00Z")
+			start, last := at(t, begin+"T00:00:00Z"), at(t, bounds[5]+"T00:00:00Z")
 			customer := tenant("late", "gold", "UTC")
 			customer.Tenant.Anchor = start
 			r.learn(start, gold(t), customer)
-			for day := start; !day.After(at(t, bounds[4]+"T00:00:00Z")); day = day.Add(24 * time.Hour) {
-				r.finalize(day)
-			}
-			all, err := r.Invoices(t.Context(), "late", at(t, bounds[4]+"T00:00:00Z"))
-			if err != nil || len(all) != 5 {
-				t.Fatalf("%d invoices %v, want four and the fifth's draft", len(all), err)
-			}
-			for i, inv := range all {
-				n := len(all) - 1 - i
-				if inv.Period.Start != at(t, bounds[n]+"T00:00:00Z") || n < 4 && inv.Period.End != at(t, bounds[n+1]+"T00:00:00Z") {
-					t.Errorf("period %d is %v, want from %s", n, inv.Period, bounds[n])
+			made := 0
+			for day := start; !day.After(last); day = day.Add(24 * time.Hour) {
+				for range 2 {
+					made += r.finalize(day)
 				}
-				if inv.Total.Minor != 9900 {
-					t.Errorf("period %d costs %v, want the fee", n, inv.Total)
+				r.count(day, r.event("late", day, 1), r.event("late", day.Add(24*time.Hour-time.Microsecond), 1))
+			}
+			all, err := r.Invoices(t.Context(), "late", last)
+			if err != nil || len(all) != 6 || made != 5 {
+				t.Fatalf("%d made and %d invoices %v, want five and the sixth's draft", made, len(all), err)
+			}
+			for i, inv := range all[1:] {
+				n := 4 - i
+				from, to := at(t, bounds[n]+"T00:00:00Z"), at(t, bounds[n+1]+"T00:00:00Z")
+				if inv.State != account.Final || inv.Period.Start != from || inv.Period.End != to {
+					t.Errorf("period %d is %s of %v, want final and %v to %v", n, inv.State, inv.Period, from, to)
 				}
+				if days := int64(to.Sub(from) / (24 * time.Hour)); len(inv.Counted) != 1 || inv.Counted[0].Net() != 2*days || inv.Total.Minor != 9900 {
+					t.Errorf("period %d of %d days counts %+v for %v, want two calls a day and the fee", n, days, inv.Counted, inv.Total)
+				}
+			}
+			if draft := all[0]; draft.Period.Start != last || len(draft.Counted) != 1 || draft.Counted[0].Net() != 2 {
+				t.Errorf("the draft is %+v, want the two calls from %v on", draft, last)
 			}
 		})
 	}
