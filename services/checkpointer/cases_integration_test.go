@@ -156,6 +156,48 @@ func TestIntegrationReplacedServer(t *testing.T) {
 	}
 }
 
+// TestIntegrationFailover guarantees that a replica which takes over, with counters of
+// before and an epoch that names the run it copied, decides nothing until it has what it
+// missed.
+func TestIntegrationFailover(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	s := h.start()
+	g, q := h.gate(), quota("acme", 1000, 1)
+	g.sell(quota("acme", 1000, 700))
+	h.awaitStored(q, 700, 700)
+	port := h.redis.Addr[strings.LastIndexByte(h.redis.Addr, ':')+1:]
+	replica := redistest.Start(t)
+	follow := func(host, port string) {
+		t.Helper()
+		if err := replica.Client().ReplicaOf(t.Context(), host, port).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	follow("127.0.0.1", port)
+	eventually(t, "a copy", func() bool {
+		return replica.Client().Exists(t.Context(), counters.Key(q.Counter), "epoch").Val() == 2
+	})
+	follow("NO", "ONE")
+	for range 40 {
+		g.sell(q)
+	}
+	h.redis.Kill()
+	if err := replica.Client().ConfigSet(t.Context(), "port", port).Err(); err != nil {
+		t.Fatal(err)
+	}
+	fresh := h.gate()
+	if a := fresh.ask(q); !a.Allowed || a.Results[0].Remaining != 259 {
+		t.Errorf("%+v, want 259 to remain", a)
+	}
+	if a := g.ask(q); !a.Allowed || a.Results[0].Remaining != 258 {
+		t.Errorf("who was there before: %+v, want 258 to remain", a)
+	}
+	if n := s.metric(`restores_total{tail="whole"}`); n != 1 {
+		t.Errorf("%v restores", n)
+	}
+}
+
 // TestIntegrationK1 guarantees that what usage.v1 tells beyond the checkpoint is
 // restored: exactly what was left passes. Where the topic cannot be read, the
 // checkpoint alone is, and that is said.
@@ -266,11 +308,15 @@ func TestIntegrationK3(t *testing.T) {
 	refund := func(after limit.Totals) {
 		h.tell(q, usagev1.Event{Decision: usagev1.DecisionRefund, DecisionID: made, RefundID: "r-1", Cost: 30}, -30, after)
 	}
+	h.awaitStored(q, 100, 100) // so that what is given back comes on top of a checkpoint
 	if got := give(g, "r-1"); got.Effect != limit.Corrected {
 		t.Fatalf("%+v", got)
 	}
 	refund(limit.Totals{Consumed: 100, Refunded: 30})
 	h.awaitStored(q, 100, 70)
+	if _, refunded, _ := h.stored(q); refunded != 30 {
+		t.Errorf("the books say that %d were given back, want 30", refunded)
+	}
 	for range 2 {
 		h.flush()
 		fresh := h.gate()
