@@ -3,6 +3,7 @@
 package acceptance_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,10 +14,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"penstock.dev/deploy/local/estate"
+	"penstock.dev/schemas/usagev1"
 )
 
 // TestBurntRedisGivesNothingAway guarantees that a Redis which was killed and whose
@@ -156,13 +159,101 @@ func TestReconcileWithoutKills(t *testing.T) {
 	}
 }
 
+// TestReconcileAfterKills guarantees that where a gateway is killed under traffic reconcile
+// accounts for every unit of the counter: it is of an event, or shown as unattributed, and
+// the exit code says which; no event tells of more than was charged.
+func TestReconcileAfterKills(t *testing.T) {
+	t.Parallel()
+	s := own(t, estate.Options{Gateways: 2, Search: estate.WithoutSearch})
+	tenant := s.tenant(nil)
+	rule := tenant + "-month"
+	s.put("rules", rule, monthly(tenant, 1_000_000))
+	q := estate.Object{"tenant": tenant}
+	s.enforced(q, rule, 1_000_000)
+	ctx, stop := context.WithCancel(t.Context())
+	var answered atomic.Int64
+	var all sync.WaitGroup
+	for c := range 4 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if d, err := s.ask(c%2, q); err == nil && d.allowed() && !d.Degraded {
+					answered.Add(1)
+				}
+			}
+		})
+	}
+	for kill := range int64(3) {
+		s.within(time.Minute, "traffic", func() error {
+			if n := answered.Load(); n < 200*(kill+1) {
+				return fmt.Errorf("%d calls", n)
+			}
+			return nil
+		})
+		if err := s.killAndRestart(estate.Gateway2); err != nil {
+			t.Error(err)
+		}
+	}
+	stop()
+	all.Wait()
+	_, _, used, _ := s.decided(0, estate.Object{"tenant": tenant, "cost": 0}).limit(rule)
+	var found, sum struct {
+		Consumed, Events, Unattributed, Missing int64
+		Differing                               int
+	}
+	s.within(time.Minute, "reconcile to account for all that is used", func() error {
+		told := s.told(tenant, rule)
+		lines, differs := s.drift("-all")
+		for _, line := range lines {
+			if strings.Contains(line, "{t:"+tenant+"}") {
+				if err := json.Unmarshal([]byte(line), &found); err != nil {
+					return err
+				}
+			}
+		}
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &sum); err != nil {
+			return fmt.Errorf("%w: %s", err, lines)
+		}
+		if found.Consumed != used || found.Events != told || found.Unattributed != used-told || told > used || found.Missing != 0 {
+			return fmt.Errorf("%d used, %d told: %+v", used, told, found)
+		}
+		if (differs != nil) != (sum.Differing > 0) || sum.Unattributed < found.Unattributed {
+			return fmt.Errorf("%v with %+v", differs, sum)
+		}
+		return nil
+	})
+	if used < answered.Load() {
+		t.Errorf("%d used, and %d answered as charged", used, answered.Load())
+	}
+	t.Logf("%d calls answered, %d units on the counter, %d told, %d unattributed", answered.Load(), used, found.Events, found.Unattributed)
+}
+
+// told is the units that distinct events on usage.v1 say a rule's counter was charged.
+func (s system) told(tenant, rule string) (units int64) {
+	s.Helper()
+	seen := map[usagev1.UUID]bool{}
+	for _, e := range s.usage() {
+		if e.Tenant != tenant || seen[e.EventID] {
+			continue
+		}
+		seen[e.EventID] = true
+		for _, c := range e.Counters {
+			if c.RuleID == rule {
+				units += c.Units
+			}
+		}
+	}
+	return units
+}
+
 // drift runs the checkpointer's reconcile on the estate, and returns the lines that
 // it printed.
-func (s system) drift() ([]string, error) {
+func (s system) drift(more ...string) ([]string, error) {
 	s.Helper()
-	cmd := exec.CommandContext(s.Context(), filepath.Join(s.root(), "bin", estate.Checkpointer), "reconcile", "-json",
-		"-database-url", s.Env["DATABASE_URL"], "-redis-url", s.Env["REDIS_URL"],
-		"-kafka-brokers", s.Env["KAFKA_BROKERS"], "-schema-registry", s.Env["SCHEMA_REGISTRY_URL"])
+	args := append([]string{
+		"reconcile", "-json", "-database-url", s.Env["DATABASE_URL"], "-redis-url", s.Env["REDIS_URL"],
+		"-kafka-brokers", s.Env["KAFKA_BROKERS"], "-schema-registry", s.Env["SCHEMA_REGISTRY_URL"],
+	}, more...)
+	cmd := exec.CommandContext(s.Context(), filepath.Join(s.root(), "bin", estate.Checkpointer), args...)
 	out, err := cmd.Output()
 	return strings.Split(strings.TrimSpace(string(out)), "\n"), err
 }
