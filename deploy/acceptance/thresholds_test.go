@@ -112,10 +112,10 @@ func TestThresholdsOnceWhateverIsKilled(t *testing.T) {
 		s.put("tenants", tenants[i], estate.Object{"name": tenants[i]})
 	}
 	causes := map[string]map[int64]string{} // by tenant, the decision that made it the n-th unit
-	use := func(from, to int64) {
+	use := func(from, to int64) { // a tenant at one gateway, for those of two reach the topic in any order
 		for n := from; n <= to; n++ {
 			for i, tenant := range tenants {
-				d := s.decided(int(n)%2, estate.Object{"tenant": tenant, "request_id": fmt.Sprintf("%s-%d", tenant, n)})
+				d := s.decided(i%2, estate.Object{"tenant": tenant, "request_id": fmt.Sprintf("%s-%d", tenant, n)})
 				if d.allowed() {
 					_, _, consumed, _ := d.limit(tenant)
 					if causes[tenant] == nil {
