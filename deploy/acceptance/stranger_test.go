@@ -538,6 +538,9 @@ func wanted(avsc *schema, kind string, put estate.Object) map[string]any {
 		if body["kind"] == "block" { // the interface shows no counting of what is not counted
 			body["algorithm"], body["on_failure"], body["limit"] = "none", "open", nil
 		}
+		if _, named := put["thresholds"]; !named && (body["kind"] == "quota" || body["kind"] == "wallet") {
+			body["thresholds_percent"] = []any{json.Number("80"), json.Number("100")}
+		}
 	}
 	at, _ := time.Parse(time.RFC3339, fmt.Sprint(put["changed_at"]))
 	out := avsc.initial(avsc.root)

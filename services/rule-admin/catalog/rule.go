@@ -197,7 +197,7 @@ func (r *Rule) Resolve(id string) (rule.Rule, rule.Faults) {
 		out.MaxDelay, _ = duration(&f, "max_delay", *r.MaxDelay)
 	}
 	out.Period = r.period(&f)
-	out.Thresholds = r.thresholds(&f)
+	out.Thresholds = r.thresholds(&f, out.Kind)
 	if r.ValidFrom != nil {
 		out.ValidFrom = instant(&f, "valid_from", *r.ValidFrom)
 	}

@@ -51,9 +51,13 @@ func readThresholds(levels []strict.Either) []Threshold {
 	return out
 }
 
-// thresholds sorts the levels as they are published.
-func (r *Rule) thresholds(f *rule.Faults) rule.Thresholds {
+// thresholds sorts the levels as they are published. Of a quota or a wallet that
+// names none 80 and 100 per cent are announced; an empty list is none.
+func (r *Rule) thresholds(f *rule.Faults, kind rule.Kind) rule.Thresholds {
 	var out rule.Thresholds
+	if r.Thresholds == nil && (kind == rule.Quota || kind == rule.Wallet) {
+		return rule.Thresholds{Percent: []int32{80, 100}}
+	}
 	before := len(*f)
 	for i, t := range r.Thresholds {
 		at := fmt.Sprintf("thresholds[%d]", i)

@@ -180,6 +180,13 @@ func TestRecord(t *testing.T) {
 			catalog.Kept{Previous: &catalog.Previous{Period: catalog.Period{Unit: &month}, Until: t0}},
 			rule(`"Kind":"quota","Algorithm":"quota","Subject":["tenant"],"Limit":1,"OnFailure":"closed",` +
 				`"Period":{"Unit":"year","Count":2,"Alignment":"anniversary","Zone":"Asia/Tokyo","Anchor":1769853600000000},` +
+				`"PreviousPeriod":{"Unit":"month","Count":1,"Alignment":"calendar","Zone":"","Anchor":null},"ThresholdsPercent":[80,100]`),
+		},
+		{
+			catalog.KindRule, `{"kind":"quota","subject":["tenant"],"limit":1,"period":{"unit":"month"},"thresholds":[]}`,
+			catalog.Kept{Previous: &catalog.Previous{Period: catalog.Period{Unit: &month}, Until: t0}},
+			rule(`"Kind":"quota","Algorithm":"quota","Subject":["tenant"],"Limit":1,"OnFailure":"closed",` +
+				`"Period":{"Unit":"month","Count":1,"Alignment":"calendar","Zone":"","Anchor":null},` +
 				`"PreviousPeriod":{"Unit":"month","Count":1,"Alignment":"calendar","Zone":"","Anchor":null}`),
 		},
 		{
@@ -196,14 +203,14 @@ func TestRecord(t *testing.T) {
 		{
 			catalog.KindRule, `{"kind":"wallet","wallet":"prepaid","subject":["tenant"],"meter":"credits"}`,
 			catalog.Kept{},
-			rule(`"Kind":"wallet","Algorithm":"overdraft_wallet","Wallet":"prepaid","Subject":["tenant"],"Meter":"credits","OnFailure":"closed"`),
+			rule(`"Kind":"wallet","Algorithm":"overdraft_wallet","Wallet":"prepaid","Subject":["tenant"],"Meter":"credits","OnFailure":"closed","ThresholdsPercent":[80,100]`),
 		},
 		{
 			catalog.KindRule, `{"kind":"wallet","wallet":"renewable","subject":["tenant"],"limit":500,"period":{"unit":"month"}}`,
 			catalog.Kept{Previous: &catalog.Previous{Period: catalog.Period{Unit: &month, Zone: &zone}, Until: t0, End: anchor}},
 			rule(`"Kind":"wallet","Algorithm":"overdraft_wallet","Wallet":"renewable","Subject":["tenant"],"Limit":500,"OnFailure":"closed",` +
 				`"Period":{"Unit":"month","Count":1,"Alignment":"calendar","Zone":"","Anchor":null},` +
-				`"PreviousPeriod":{"Unit":"month","Count":1,"Alignment":"calendar","Zone":"UTC","Anchor":null},"PeriodEffectiveAt":1769853600000000`),
+				`"PreviousPeriod":{"Unit":"month","Count":1,"Alignment":"calendar","Zone":"UTC","Anchor":null},"PeriodEffectiveAt":1769853600000000,"ThresholdsPercent":[80,100]`),
 		},
 	}
 	s := known(t)
