@@ -217,7 +217,7 @@ func TestReconcileAfterKills(t *testing.T) {
 			return fmt.Errorf("%d used, %d told: %+v", used, told, found)
 		}
 		if (differs != nil) != (sum.Differing > 0) || sum.Unattributed < found.Unattributed {
-			return fmt.Errorf("%v with %+v", differs, sum)
+			return fmt.Errorf("it ends with %q and says %+v", fmt.Sprint(differs), sum)
 		}
 		return nil
 	})
