@@ -112,7 +112,7 @@ func TestThresholdsOnceWhateverIsKilled(t *testing.T) {
 		s.put("tenants", tenants[i], estate.Object{"name": tenants[i]})
 	}
 	causes := map[string]map[int64]string{} // by tenant, the decision that made it the n-th unit
-	use := func(from, to int64) { // a tenant at one gateway, for those of two reach the topic in any order
+	use := func(from, to int64) {           // a tenant at one gateway, for those of two reach the topic in any order
 		for n := from; n <= to; n++ {
 			for i, tenant := range tenants {
 				d := s.decided(i%2, estate.Object{"tenant": tenant, "request_id": fmt.Sprintf("%s-%d", tenant, n)})
