@@ -92,7 +92,8 @@ func crossed(e quotaeventsv1.Event) string {
 // TestThresholdsOnceWhateverIsKilled guarantees that a quota of 10 with the thresholds
 // 80 and 100 is announced at 8 and at 10, with the decisions that crossed them, and
 // again at 16 and 20 when it was raised, each once, although the watcher is killed
-// under the traffic again and again.
+// under the traffic again and again; and that a plain consumer, which cannot tell what
+// is committed, reads the same by dropping repeats.
 func TestThresholdsOnceWhateverIsKilled(t *testing.T) {
 	s := own(t, estate.Options{Gateways: 2, Search: estate.WithoutSearch})
 	tenants := make([]string, 12)
@@ -168,6 +169,17 @@ func TestThresholdsOnceWhateverIsKilled(t *testing.T) {
 	}
 	if len(ids) != len(tenants)*len(want) {
 		t.Errorf("%d ids, want %d", len(ids), len(tenants)*len(want))
+	}
+	outside := map[string]bool{}
+	for _, l := range s.stranger()(quotaeventsv1.Topic, "quota-events.v1.avsc") {
+		id, _ := l.Value["event_id"].(string)
+		if !ids[id] || l.Repeat != outside[id] {
+			t.Errorf("the plain consumer reads %+v", l)
+		}
+		outside[id] = true
+	}
+	if len(outside) != len(ids) {
+		t.Errorf("the plain consumer reads %d events, want %d", len(outside), len(ids))
 	}
 	s.within(time.Minute, "the watcher to be ready", func() error {
 		r, err := s.try(http.MethodGet, s.Env["THRESHOLD_WATCHER_METRICS_URL"]+"/ready")
