@@ -49,8 +49,9 @@ type conn struct {
 	settled   bool // the client's SETTINGS came
 	unacked   int  // SETTINGS of ours
 	batch     []*Call
-	block     []byte // a header block that is not complete
-	blockOf   uint32 // its stream, or 0
+	refusals  []uint32 // calls that are answered after this read
+	block     []byte   // a header block that is not complete
+	blockOf   uint32   // its stream, or 0
 	blockFlag uint8
 	blockPart int       // CONTINUATION frames
 	blockFrom time.Time // its first frame
@@ -188,6 +189,7 @@ func (c *conn) feed() ([]*Call, bool) {
 		c.out = appendFrame(c.out, frameWindowUpdate, 0, uint32(connWindow-c.window))
 		c.window = connWindow
 	}
+	c.refuseAll()
 	if len(c.waiting) > 0 {
 		c.pump()
 	}

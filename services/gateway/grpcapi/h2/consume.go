@@ -174,9 +174,9 @@ func (c *conn) message(call *Call) {
 	}
 	switch {
 	case n > want:
-		c.refuseWith(call, Unimplemented, "the method takes one message and got more")
+		c.refuseWith(call, Internal, "the method takes one message and got more")
 	case call.ended && n == 0:
-		c.refuseWith(call, Unimplemented, "the method takes one message and got none")
+		c.refuseWith(call, Internal, "the method takes one message and got none")
 	case call.ended && n < want:
 		c.refuseWith(call, Internal, "the message ends before its length")
 	case call.ended:

@@ -66,7 +66,7 @@ func TestGRPCCalls(t *testing.T) {
 	t.Parallel()
 
 	l := tcp(t)
-	start(t, l, newDesk(), config(t, func(c *h2.Config) { c.MaxBuffered, c.MaxUnsent = 128<<20, 128<<20 }))
+	start(t, l, newDesk(), settings(t, func(c *h2.Config) { c.MaxBuffered, c.MaxUnsent = 128<<20, 128<<20 }))
 	cc := client(t, l.Addr(), insecure.NewCredentials())
 	var wg sync.WaitGroup
 	for i := range 64 {
@@ -106,7 +106,7 @@ func TestGRPCTLS(t *testing.T) {
 
 	server, roots := certificate(t)
 	l := tcp(t)
-	start(t, l, newDesk(), config(t, func(c *h2.Config) { c.TLS = server }))
+	start(t, l, newDesk(), settings(t, func(c *h2.Config) { c.TLS = server }))
 	cc := client(t, l.Addr(), credentials.NewTLS(roots))
 	for _, n := range []int{0, 100, 300000} {
 		if out, err := invoke(t.Context(), cc, echo, make([]byte, n)); err != nil || len(out) != n {
@@ -129,7 +129,7 @@ func TestGRPCMetadata(t *testing.T) {
 	t.Parallel()
 
 	l, d := tcp(t), newDesk()
-	start(t, l, d, config(t))
+	start(t, l, d, settings(t))
 	cc := client(t, l.Addr(), insecure.NewCredentials())
 	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer x", "key-bin", "\x00\xff"), time.Hour)
 	defer cancel()
@@ -168,7 +168,7 @@ func TestGRPCCancel(t *testing.T) {
 	t.Parallel()
 
 	l, d := tcp(t), newDesk()
-	start(t, l, d, config(t))
+	start(t, l, d, settings(t))
 	cc := client(t, l.Addr(), insecure.NewCredentials())
 	for name, give := range map[string]func(context.CancelFunc){
 		"canceled": func(c context.CancelFunc) { c() },
@@ -214,8 +214,8 @@ func TestGRPCDrain(t *testing.T) {
 	t.Parallel()
 
 	first, second := tcp(t), tcp(t)
-	_, stop := start(t, first, newDesk(), config(t))
-	start(t, second, newDesk(), config(t))
+	_, stop := start(t, first, newDesk(), settings(t))
+	start(t, second, newDesk(), settings(t))
 	var mu sync.Mutex
 	addr := first.Addr().String()
 	cc, err := grpc.NewClient("passthrough:///test", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -264,7 +264,7 @@ func TestBatches(t *testing.T) {
 	t.Parallel()
 
 	l, d := tcp(t), newDesk()
-	start(t, l, d, config(t))
+	start(t, l, d, settings(t))
 	p := dial(t, l.Addr())
 	p.hello()
 	p.ping()

@@ -58,8 +58,8 @@ func (d *desk) Handle(calls []*h2.Call) {
 	}
 }
 
-// config is a server's, as small as the tests want it.
-func config(t testing.TB, change ...func(*h2.Config)) h2.Config {
+// settings are a server's, as small as the tests want it.
+func settings(t testing.TB, change ...func(*h2.Config)) h2.Config {
 	cfg := h2.Config{Methods: []string{echo, fail, hold, wide}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	for _, c := range change {
 		c(&cfg)
@@ -246,13 +246,19 @@ func (p *peer) next() (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("a header block: %w", err)
 		}
+		message := ""
 		for _, h := range fields {
 			switch h.Name {
 			case ":status":
 				p.status[f.StreamID] += h.Value
-			case "grpc-status", "grpc-message":
-				p.status[f.StreamID] += fmt.Sprintf(" %s=%s", strings.TrimPrefix(h.Name, "grpc-"), h.Value)
+			case "grpc-status":
+				p.status[f.StreamID] += " status=" + h.Value
+			case "grpc-message":
+				message = h.Value
 			}
+		}
+		if message != "" {
+			p.status[f.StreamID] += " message=" + message
 		}
 		return p.over(f.StreamID, f.StreamEnded()), nil
 	case *http2.DataFrame:

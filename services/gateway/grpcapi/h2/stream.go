@@ -158,12 +158,28 @@ func (c *conn) refuseWith(call *Call, code Code, why string) {
 	c.refuse(call)
 }
 
+// refuse answers a call without the handler: at once if the peer has ended its
+// side, else after this read, which may bring the end yet.
 func (c *conn) refuse(call *Call) {
 	call.refused = true
 	c.buffered -= len(call.in)
 	call.in = call.in[:0]
 	c.s.count(&c.s.stats.Refused, 1)
-	c.answer(call)
+	if call.ended {
+		c.answer(call)
+		return
+	}
+	c.refusals = append(c.refusals, call.id)
+}
+
+// refuseAll answers the calls that are refused before their end.
+func (c *conn) refuseAll() {
+	for _, id := range c.refusals {
+		if call := c.streams[id]; call != nil {
+			c.answer(call)
+		}
+	}
+	c.refusals = c.refusals[:0]
 }
 
 // remember notes a stream that is closed, and whether it was we who reset it.
