@@ -98,40 +98,6 @@ func tcp(t testing.TB) net.Listener {
 	return l
 }
 
-// pipes is a listener whose connections live in memory, for virtual time.
-type pipes struct {
-	conns chan net.Conn
-	once  sync.Once
-	done  chan struct{}
-}
-
-func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), done: make(chan struct{})} }
-
-// Accept is what the server calls.
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.done:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close is what the server calls.
-func (p *pipes) Close() error {
-	p.once.Do(func() { close(p.done) })
-	return nil
-}
-
-// Addr is what the server calls.
-func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
-
-func (p *pipes) dial() net.Conn {
-	a, b := net.Pipe()
-	p.conns <- b
-	return a
-}
-
 // A peer speaks HTTP/2 frame by frame.
 type peer struct {
 	t   testing.TB
@@ -141,6 +107,7 @@ type peer struct {
 	buf bytes.Buffer
 	dec *hpack.Decoder
 
+	mute   bool              // does not answer SETTINGS
 	status map[uint32]string // answers under way
 	body   map[uint32][]byte
 }
@@ -226,7 +193,7 @@ func (p *peer) next() (string, error) {
 	}
 	switch f := f.(type) {
 	case *http2.SettingsFrame:
-		if !f.IsAck() {
+		if !f.IsAck() && !p.mute {
 			_ = p.fr.WriteSettingsAck()
 		}
 	case *http2.PingFrame:
