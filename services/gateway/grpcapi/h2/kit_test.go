@@ -102,7 +102,8 @@ func tcp(t testing.TB) net.Listener {
 type peer struct {
 	t   testing.TB
 	nc  net.Conn
-	fr  *http2.Framer
+	fr  *http2.Framer // of who writes
+	rd  *http2.Framer // of who reads, and answers SETTINGS and PING
 	enc *hpack.Encoder
 	buf bytes.Buffer
 	dec *hpack.Decoder
@@ -113,8 +114,8 @@ type peer struct {
 }
 
 func newPeer(t testing.TB, nc net.Conn) *peer {
-	p := &peer{t: t, nc: nc, fr: http2.NewFramer(nc, nc), status: map[uint32]string{}, body: map[uint32][]byte{}}
-	p.fr.AllowIllegalWrites, p.fr.AllowIllegalReads = true, true
+	p := &peer{t: t, nc: nc, fr: http2.NewFramer(nc, nc), rd: http2.NewFramer(nc, nc), status: map[uint32]string{}, body: map[uint32][]byte{}}
+	p.fr.AllowIllegalWrites, p.rd.AllowIllegalReads = true, true
 	p.enc = hpack.NewEncoder(&p.buf)
 	p.dec = hpack.NewDecoder(4096, nil)
 	t.Cleanup(func() { _ = nc.Close() })
@@ -187,20 +188,20 @@ func message(s string) []byte {
 // next reads one frame and says what it means, or "" if it is not one of those
 // that tests look at. It answers SETTINGS.
 func (p *peer) next() (string, error) {
-	f, err := p.fr.ReadFrame()
+	f, err := p.rd.ReadFrame()
 	if err != nil {
 		return "", err
 	}
 	switch f := f.(type) {
 	case *http2.SettingsFrame:
 		if !f.IsAck() && !p.mute {
-			_ = p.fr.WriteSettingsAck()
+			_ = p.rd.WriteSettingsAck()
 		}
 	case *http2.PingFrame:
 		if f.IsAck() {
 			return "PONG", nil
 		}
-		_ = p.fr.WritePing(true, f.Data)
+		_ = p.rd.WritePing(true, f.Data)
 	case *http2.GoAwayFrame:
 		return fmt.Sprintf("GOAWAY %s", f.ErrCode), nil
 	case *http2.RSTStreamFrame:

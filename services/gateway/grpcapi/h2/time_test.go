@@ -131,7 +131,6 @@ func TestPeerThatDoesNotRead(t *testing.T) {
 		p := newPeer(t, dial())
 		begin := time.Now()
 		p.hello()
-		synctest.Wait() // SETTINGS are answered
 		p.call(1, hold, "x")
 		call := <-d.held
 		p.call(3, hold, "y")
@@ -161,7 +160,6 @@ func TestDrain(t *testing.T) {
 		p := newPeer(t, dial())
 		events := p.listen()
 		p.hello()
-		synctest.Wait() // SETTINGS are answered
 		p.call(1, hold, "x")
 		first := <-d.held
 		stop()
@@ -195,7 +193,6 @@ func TestDrainEnds(t *testing.T) {
 		p := newPeer(t, dial())
 		events := p.listen()
 		p.hello()
-		synctest.Wait() // SETTINGS are answered
 		p.call(1, hold, "x")
 		call := <-d.held
 		stop()
@@ -222,7 +219,6 @@ func TestDeadline(t *testing.T) {
 		p := newPeer(t, dial())
 		events := p.listen()
 		p.hello()
-		synctest.Wait() // SETTINGS are answered
 		begin := time.Now()
 		p.headers(1, false, hold, "grpc-timeout", "250m")
 		p.data(1, true, message("x"))
@@ -250,7 +246,6 @@ func TestSlowButSteady(t *testing.T) {
 		p := newPeer(t, dial())
 		events := p.listen()
 		p.hello(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
-		synctest.Wait() // SETTINGS are answered
 		p.call(1, wide, string(binary.BigEndian.AppendUint32(nil, 95)))
 		for range 10 {
 			time.Sleep(15 * time.Second)
