@@ -158,8 +158,8 @@ func TestDrain(t *testing.T) {
 
 	bubble(t, func(t *testing.T, d *desk, _ *h2.Server, dial func() net.Conn, stop func()) {
 		p := newPeer(t, dial())
-		events := p.listen()
 		p.hello()
+		events := p.listen()
 		p.call(1, hold, "x")
 		first := <-d.held
 		stop()
@@ -191,8 +191,8 @@ func TestDrainEnds(t *testing.T) {
 
 	bubble(t, func(t *testing.T, d *desk, _ *h2.Server, dial func() net.Conn, stop func()) {
 		p := newPeer(t, dial())
-		events := p.listen()
 		p.hello()
+		events := p.listen()
 		p.call(1, hold, "x")
 		call := <-d.held
 		stop()
@@ -217,8 +217,8 @@ func TestDeadline(t *testing.T) {
 
 	bubble(t, func(t *testing.T, d *desk, _ *h2.Server, dial func() net.Conn, _ func()) {
 		p := newPeer(t, dial())
-		events := p.listen()
 		p.hello()
+		events := p.listen()
 		begin := time.Now()
 		p.headers(1, false, hold, "grpc-timeout", "250m")
 		p.data(1, true, message("x"))
@@ -244,8 +244,8 @@ func TestSlowButSteady(t *testing.T) {
 
 	bubble(t, func(t *testing.T, _ *desk, _ *h2.Server, dial func() net.Conn, _ func()) {
 		p := newPeer(t, dial())
-		events := p.listen()
 		p.hello(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+		events := p.listen()
 		p.call(1, wide, string(binary.BigEndian.AppendUint32(nil, 95)))
 		for range 10 {
 			time.Sleep(15 * time.Second)
