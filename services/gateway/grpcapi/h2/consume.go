@@ -84,9 +84,10 @@ func (c *conn) spend(n int) error {
 func (c *conn) idle(id uint32) bool { return id > c.lastID || id&1 == 0 }
 
 // ended reports whether a stream is among the last that were closed, and
-// whether it was we who reset it: then frames of it may be under way still.
+// whether it was we who reset it or did not take it up: then frames of it may
+// be under way still.
 func (c *conn) ended(id uint32) (known, byUs bool) {
-	if slices.Contains(c.closed[:], id<<1|1) {
+	if id > c.limitID || slices.Contains(c.closed[:], id<<1|1) {
 		return true, true
 	}
 	return slices.Contains(c.closed[:], id<<1), false

@@ -60,7 +60,7 @@ func (d *desk) Handle(calls []*h2.Call) {
 
 // settings are a server's, as small as the tests want it.
 func settings(t testing.TB, change ...func(*h2.Config)) h2.Config {
-	cfg := h2.Config{Methods: []string{echo, fail, hold, wide}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	cfg := h2.Config{Methods: []string{echo, fail, hold, wide}, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	for _, c := range change {
 		c(&cfg)
 	}

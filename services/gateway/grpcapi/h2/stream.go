@@ -76,7 +76,8 @@ func (c *conn) onBlock(id uint32, flags uint8, block []byte) error {
 		}
 		return fault(ProtocolError, "a stream number that is not larger than the last")
 	case id > c.limitID:
-		return c.spend(1) // after GOAWAY (§6.8): the client will try elsewhere
+		c.lastID = id // after GOAWAY (§6.8): the client will try elsewhere
+		return c.spend(1)
 	}
 	c.lastID = id
 	switch {
