@@ -319,7 +319,7 @@ func (p *peer) awaitBody(id uint32, n int) {
 }
 
 // oracle is grpc-go with the same methods.
-func oracle() *grpc.Server {
+func oracle(opts ...grpc.ServerOption) *grpc.Server {
 	method := func(name string, f func(in []byte) ([]byte, error)) grpc.MethodDesc {
 		return grpc.MethodDesc{MethodName: name, Handler: func(_ any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 			var in []byte
@@ -337,7 +337,7 @@ func oracle() *grpc.Server {
 		}}
 	}
 	same := func(in []byte) ([]byte, error) { return in, nil }
-	s := grpc.NewServer(grpc.ForceServerCodecV2(bytesCodec{}), grpc.MaxHeaderListSize(8192), grpc.MaxRecvMsgSize(1<<20))
+	s := grpc.NewServer(append(opts, grpc.ForceServerCodecV2(bytesCodec{}), grpc.MaxHeaderListSize(8192), grpc.MaxRecvMsgSize(1<<20))...)
 	s.RegisterService(&grpc.ServiceDesc{ServiceName: "t.Test", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{
 		method("Echo", same), method("Hold", same),
 		method("Fail", func(in []byte) ([]byte, error) { return nil, status.Error(codes.NotFound, string(in)) }),
