@@ -57,6 +57,9 @@ func FuzzBlock(f *testing.F) {
 		for _, block := range [][]byte{first, second, second, first} {
 			fields, path, good, err := ours.Decode(block)
 			want, wantErr := theirs.DecodeFull(block)
+			if wantErr != nil && err == nil && !good {
+				return // what comes after the bound is skipped, not read
+			}
 			if (err == nil) != (wantErr == nil) {
 				t.Fatalf("%x: we say %v, x/net %v", block, err, wantErr)
 			}
