@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"strings"
@@ -109,12 +108,14 @@ type peer struct {
 	dec *hpack.Decoder
 
 	mute   bool              // does not answer SETTINGS
+	once   bool              // does not look at resets of streams that were answered
 	status map[uint32]string // answers under way
 	body   map[uint32][]byte
+	ended  map[uint32]bool
 }
 
 func newPeer(t testing.TB, nc net.Conn) *peer {
-	p := &peer{t: t, nc: nc, fr: http2.NewFramer(nc, nc), rd: http2.NewFramer(nc, nc), status: map[uint32]string{}, body: map[uint32][]byte{}}
+	p := &peer{t: t, nc: nc, fr: http2.NewFramer(nc, nc), rd: http2.NewFramer(nc, nc), status: map[uint32]string{}, body: map[uint32][]byte{}, ended: map[uint32]bool{}}
 	p.fr.AllowIllegalWrites, p.rd.AllowIllegalReads = true, true
 	p.enc = hpack.NewEncoder(&p.buf)
 	p.dec = hpack.NewDecoder(4096, nil)
@@ -205,6 +206,9 @@ func (p *peer) next() (string, error) {
 	case *http2.GoAwayFrame:
 		return fmt.Sprintf("GOAWAY %s", f.ErrCode), nil
 	case *http2.RSTStreamFrame:
+		if p.once && p.ended[f.StreamID] {
+			return "", nil
+		}
 		return fmt.Sprintf("%d: RST %s", f.StreamID, f.ErrCode), nil
 	case *http2.HeadersFrame:
 		if !f.HeadersEnded() {
@@ -250,6 +254,7 @@ func (p *peer) over(id uint32, ended bool) string {
 	} else if len(body) > 0 {
 		s += fmt.Sprintf(" %q", body)
 	}
+	p.ended[id] = true
 	delete(p.status, id)
 	delete(p.body, id)
 	return s
@@ -297,6 +302,3 @@ func (p *peer) wait(want string) {
 		}
 	}
 }
-
-// drainAll reads to the end of the connection.
-func (p *peer) drainAll() { _, _ = io.Copy(io.Discard, p.nc) }

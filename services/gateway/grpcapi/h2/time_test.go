@@ -15,25 +15,31 @@ import (
 
 // bubble runs a test in virtual time, against a server whose connections live
 // in memory.
-func bubble(t *testing.T, f func(t *testing.T, d *desk, s *h2.Server, dial func() net.Conn, stop func()), change ...func(*h2.Config)) {
-	synctest.Test(t, func(t *testing.T) {
-		l, d := newPipes(), newDesk()
-		ctx, cancel := context.WithCancel(context.Background())
-		s, err := h2.New(settings(t, change...), d)
-		if err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan error, 1)
-		go func() { done <- s.Serve(ctx, l) }()
-		f(t, d, s, l.dial, cancel)
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		if n := s.Stats().Conns; n != 0 {
-			t.Errorf("%d connections are left", n)
-		}
-	})
+func bubble(t *testing.T, f scene, change ...func(*h2.Config)) {
+	synctest.Test(t, func(t *testing.T) { play(t, f, change...) })
+}
+
+// A scene is a test's part while the server serves.
+type scene func(t *testing.T, d *desk, s *h2.Server, dial func() net.Conn, stop func())
+
+// play serves while f runs, and then holds the server to having ended.
+func play(t *testing.T, f scene, change ...func(*h2.Config)) {
+	l, d := newPipes(), newDesk()
+	ctx, cancel := context.WithCancel(context.Background())
+	s, err := h2.New(settings(t, change...), d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
+	f(t, d, s, l.dial, cancel)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if n := s.Stats().Conns; n != 0 {
+		t.Errorf("%d connections are left", n)
+	}
 }
 
 // told collects what a peer is told, with when.
@@ -242,18 +248,22 @@ func TestDeadline(t *testing.T) {
 func TestSlowButSteady(t *testing.T) {
 	t.Parallel()
 
-	bubble(t, func(t *testing.T, _ *desk, _ *h2.Server, dial func() net.Conn, _ func()) {
-		p := newPeer(t, dial())
-		p.hello(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
-		events := p.listen()
-		p.call(1, wide, string(binary.BigEndian.AppendUint32(nil, 95)))
-		for range 10 {
-			time.Sleep(15 * time.Second)
-			_ = p.fr.WriteWindowUpdate(1, 10)
-		}
-		if e := <-events; e.what != "1: 200 status=0 95 bytes" {
-			t.Errorf("got %v", e)
-		}
-		_ = p.nc.Close()
+	synctest.Test(t, func(t *testing.T) {
+		play(t, func(t *testing.T, _ *desk, _ *h2.Server, dial func() net.Conn, _ func()) {
+			p := newPeer(t, dial())
+			p.hello(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+			events := p.listen()
+			p.call(1, wide, string(binary.BigEndian.AppendUint32(nil, 95)))
+			tick := time.NewTicker(15 * time.Second)
+			defer tick.Stop()
+			for range 10 {
+				<-tick.C
+				_ = p.fr.WriteWindowUpdate(1, 10)
+			}
+			if e := <-events; e.what != "1: 200 status=0 95 bytes" {
+				t.Errorf("got %v", e)
+			}
+			_ = p.nc.Close()
+		})
 	})
 }

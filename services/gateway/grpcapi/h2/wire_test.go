@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
@@ -28,8 +31,10 @@ type script struct {
 	send func(p *peer)
 	want []string
 	grpc []string // grpc-go's own server; nil: as ours
-	xnet []string // grpc-go behind x/net's server; nil: as ours
+	xnet []string // grpc-go behind net/http's server; nil: as ours
 	why  string   // of a difference
+
+	anyOrder bool // the order is nobody's promise
 }
 
 const (
@@ -183,7 +188,7 @@ var scripts = []script{
 	{name: "a blank before a value", send: func(p *peer) { p.headers(1, true, echo, "key", " a") }, want: one("1: RST PROTOCOL_ERROR"), grpc: []string{"1: 200 status=13"}, xnet: []string{"1: 200 status=13"}, why: "the others answer what the RFC calls malformed (§8.2.1)"},
 	{name: "connection", send: func(p *peer) { p.headers(1, true, echo, "connection", "close") }, want: one("1: RST PROTOCOL_ERROR"), xnet: []string{"1: 400"}, why: "x/net answers 400, which the RFC allows beside RST_STREAM"},
 	{name: "te: gzip", send: func(p *peer) { p.headers(1, true, echo, "te", "gzip") }, want: one("1: RST PROTOCOL_ERROR"), grpc: []string{"1: 200 status=13"}, xnet: []string{"1: 400"}, why: "x/net answers 400, which the RFC allows beside RST_STREAM"},
-	{name: "host is not :authority", send: func(p *peer) { p.headers(1, true, echo, "host", "other") }, want: one("1: RST PROTOCOL_ERROR"), grpc: []string{"1: 200 status=13"}, why: "grpc-go answers what the RFC calls malformed"},
+	{name: "host is not :authority", send: func(p *peer) { p.headers(1, true, echo, "host", "other") }, want: one("1: RST PROTOCOL_ERROR"), grpc: one("1: 200 status=13"), xnet: one("1: 200 status=13"), why: "grpc-go answers what the RFC calls malformed, net/http leaves it to it"},
 	{
 		name: "content-length is not the body's", send: func(p *peer) {
 			p.headers(1, false, echo, "content-length", "3")
@@ -251,7 +256,7 @@ var scripts = []script{
 			p.headers(1, false, echo)
 			_ = p.fr.WriteWindowUpdate(1, 1<<30)
 			_ = p.fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})
-		}, want: one(flowError), xnet: []string{}, grpc: []string{}, why: lenient,
+		}, want: one(flowError), grpc: []string{}, why: lenient,
 	},
 	{
 		name: "a window of nothing", send: func(p *peer) { p.headers(1, false, echo); frameOf(http2.FrameWindowUpdate, 0, 1, 0, 0, 0, 0)(p) },
@@ -291,7 +296,7 @@ var scripts = []script{
 		name: "GOAWAY of the client lets the rest finish", send: func(p *peer) {
 			p.call(1, echo, "x")
 			_ = p.fr.WriteGoAway(0, http2.ErrCodeNo, nil)
-		}, want: []string{"GOAWAY NO_ERROR", `1: 200 status=0 "x"`, "EOF"}, grpc: []string{"1: 200 status=0 \"x\""}, xnet: []string{"1: 200 status=0 \"x\"", "EOF", "GOAWAY NO_ERROR"}, why: "grpc-go waits for the client to close; x/net says when",
+		}, want: []string{"GOAWAY NO_ERROR", `1: 200 status=0 "x"`, "EOF"}, grpc: []string{"1: 200 status=0 \"x\""}, xnet: []string{"1: 200 status=0 \"x\"", "EOF", "GOAWAY NO_ERROR"}, why: "grpc-go waits for the client to close; net/http says when", anyOrder: true,
 	},
 }
 
@@ -352,20 +357,14 @@ func engines(t *testing.T) map[string]net.Addr {
 	start(t, ours, newDesk(), settings(t))
 	direct, behind := oracle(), oracle()
 	go func() { _ = direct.Serve(grpcs) }()
-	go func() {
-		server := &http2.Server{}
-		for {
-			nc, err := xnet.Accept()
-			if err != nil {
-				return
-			}
-			go server.ServeConn(nc, &http2.ServeConnOpts{Handler: behind, BaseConfig: &http.Server{MaxHeaderBytes: 8192}})
-		}
-	}()
+	quiet := log.New(io.Discard, "", 0)
+	server := &http.Server{Handler: behind, MaxHeaderBytes: 8192, ErrorLog: quiet, ReadHeaderTimeout: time.Minute, Protocols: new(http.Protocols)}
+	server.Protocols.SetUnencryptedHTTP2(true)
+	go func() { _ = server.Serve(xnet) }()
 	t.Cleanup(func() {
 		direct.Stop()
 		behind.Stop()
-		_ = xnet.Close()
+		_ = server.Close()
 	})
 	return map[string]net.Addr{"ours": ours.Addr(), "grpc": grpcs.Addr(), "xnet": xnet.Addr()}
 }
@@ -384,8 +383,47 @@ func wordless(events []string) []string {
 	return out
 }
 
-// TestWire guarantees what each script is told, and that grpc-go and x/net
-// tell the same but for the differences that are listed.
+// answeredOnce takes the resets of streams from events that were answered
+// before: whether an engine sends one depends on what it had read by then.
+func answeredOnce(events []string) (out []string) {
+	answered := map[string]bool{}
+	for _, e := range events {
+		id, rest, _ := strings.Cut(e, ": ")
+		if strings.HasPrefix(rest, "RST ") && answered[id] {
+			continue
+		}
+		answered[id] = true
+		out = append(out, e)
+	}
+	return out
+}
+
+// A corked connection sends what was written when it is read from: a script
+// comes in one piece, and what it is told does not depend on when its pieces
+// come.
+type corked struct {
+	net.Conn
+	held []byte
+}
+
+// Write keeps b for later.
+func (c *corked) Write(b []byte) (int, error) {
+	c.held = append(c.held, b...)
+	return len(b), nil
+}
+
+// Read sends what was kept first. That the server does not take it any more is
+// for what it says to tell.
+func (c *corked) Read(b []byte) (int, error) {
+	if len(c.held) > 0 {
+		_, _ = c.Conn.Write(c.held)
+		c.held = c.held[:0]
+	}
+	return c.Conn.Read(b)
+}
+
+// TestWire guarantees what each script is told, and that grpc-go and
+// net/http tell the same but for the differences that are listed.
 func TestWire(t *testing.T) {
 	t.Parallel()
 
@@ -406,12 +444,20 @@ func TestWire(t *testing.T) {
 				t.Parallel()
 
 				p := dial(t, addr)
+				p = newPeer(t, &corked{Conn: p.nc})
+				p.once = engine != "ours"
 				p.hello()
 				s.send(p)
 				p.ping()
-				got := p.events(len(want))
 				if engine != "ours" {
+					want = answeredOnce(want)
+				}
+				got := p.events(len(want))
+				switch {
+				case engine != "ours":
 					got, want = wordless(got), wordless(want)
+				case s.anyOrder:
+					got, want = slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))
 				}
 				if !slices.Equal(got, want) {
 					t.Errorf("\ngot  %q\nwant %q", got, want)
