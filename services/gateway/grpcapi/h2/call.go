@@ -2,6 +2,7 @@ package h2
 
 import (
 	"context"
+	"net"
 	"sync/atomic"
 	"time"
 )
@@ -63,6 +64,9 @@ func (c *Call) Metadata(name string) (string, bool) {
 // AllMetadata is every field but those that HTTP/2 and gRPC use themselves. It
 // is valid until Finish.
 func (c *Call) AllMetadata() []Field { return c.fields }
+
+// Remote is the address of who has opened the connection.
+func (c *Call) Remote() net.Addr { return c.conn.raw.RemoteAddr() }
 
 // Gone reports whether nobody waits for the answer any more: the peer has
 // reset the stream or is gone. The call must be finished all the same.

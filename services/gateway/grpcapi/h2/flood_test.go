@@ -72,6 +72,7 @@ func TestFloods(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := dial(t, l.Addr())
+			p.mute = true // its answer may not come inside a header block
 			p.hello()
 			ended := make(chan string, 1)
 			go func() {
