@@ -73,7 +73,7 @@ type call struct {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	commands := []command{{"propagation", runPropagation}, {"decisions", runDecisions}, {"frozen", runFrozen}, {"usage", runUsage}, {"thresholds", runThresholds}, {"restore", runRestore}}
+	commands := []command{{"propagation", runPropagation}, {"decisions", runDecisions}, {"frozen", runFrozen}, {"usage", runUsage}, {"thresholds", runThresholds}, {"restore", runRestore}, {"bench", runBench}}
 	for _, cmd := range commands {
 		if len(args) == 0 || args[0] != cmd.name {
 			continue

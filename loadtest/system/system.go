@@ -28,6 +28,9 @@ type Options struct {
 	// ElasticsearchURL is a search store for a system that is started, which then
 	// starts none.
 	ElasticsearchURL string
+	// RedisURL is a counter store for a system that is started, which then starts
+	// none.
+	RedisURL string
 	// CommitTimes has PostgreSQL remember when transactions were committed. One
 	// that runs must do so already.
 	CommitTimes bool
@@ -81,7 +84,7 @@ func Scratch() (root, dir string, err error) {
 func (s *System) start(ctx context.Context, o Options) (err error) {
 	s.Estate, err = estate.Up(ctx, estate.Options{
 		Root: s.Root, Dir: filepath.Join(s.Dir, "estate"), Kafka: o.Kafka, Volatile: o.Volatile, Say: o.Say,
-		ElasticsearchURL: o.ElasticsearchURL,
+		ElasticsearchURL: o.ElasticsearchURL, RedisURL: o.RedisURL,
 	})
 	return err
 }
