@@ -197,3 +197,28 @@ func TestIntegrationWalletIsNotPricedTwice(t *testing.T) {
 		t.Errorf("the balance is %d, want 70: nothing was taken while nobody could read it", w.Balance())
 	}
 }
+
+// TestIntegrationEndedGrant guarantees that of a top-up that ended with nothing left, as of
+// one that ended with something, nothing is given back to or spent of any more.
+func TestIntegrationEndedGrant(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	now := at(t, "2026-06-02T10:00:00Z")
+	first := topUp("a", 100)
+	first.Grant.ExpiresAt = at(t, "2026-06-10T00:00:00Z")
+	r.learn(now, first, topUp("b", 50))
+	call := pays(r.event("acme", now, 120), 120, 120, 0)
+	r.count(now, call)
+	later := at(t, "2026-06-10T00:00:01Z")
+	r.learn(later, first) // its end: nothing was left
+	refund := corrects(r.event("acme", later, 90), call, metering.Refund, 90)
+	r.count(later, pays(refund, -90, 120, 90), pays(r.event("acme", later, 30), 30, 150, 90))
+	w := r.wallet()
+	spent := map[string]int64{}
+	for _, g := range w.Grants {
+		spent[g.ID] = g.Spent
+	}
+	if spent["a"] != 100 || spent["b"] != 0 || w.Balance() != 90 {
+		t.Errorf("spent %v, balance %d, want all of a, nothing of b, and 90", spent, w.Balance())
+	}
+}

@@ -51,7 +51,7 @@ func learnGrant(ctx context.Context, tx pgx.Tx, c catalog.Change) error {
 }
 
 // learnExpiry books units of a grant that ended: they were found unspent, so all else of
-// it was spent.
+// it was spent, which is all of it where nothing was found.
 func learnExpiry(ctx context.Context, tx pgx.Tx, c catalog.Change, p purse, more int64) error {
 	g := c.Grant
 	if _, err := tx.Exec(ctx, `UPDATE grants SET version = $2 WHERE id = $1`, c.ID, c.Version); err != nil {
@@ -62,15 +62,19 @@ func learnExpiry(ctx context.Context, tx pgx.Tx, c catalog.Change, p purse, more
 			p.tenant, p.meter, laterOf(g.ExpiresAt, c.At), -more, c.ID, g.Reason); err != nil {
 			return err
 		}
+		if err := grantMore(ctx, tx, p, -more); err != nil {
+			return err
+		}
+	}
+	if more > 0 || !g.ExpiresAt.IsZero() && !c.At.Before(g.ExpiresAt) {
 		var spent int64
 		if err := tx.QueryRow(ctx, `SELECT spent FROM grants WHERE id = $1`, c.ID).Scan(&spent); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `UPDATE grants SET spent = units - $2, expired = $2 WHERE id = $1`, c.ID, g.Expired); err != nil {
+		if _, err := tx.Exec(ctx, `UPDATE grants SET spent = units - $2, expired = $2, ended = true WHERE id = $1`, c.ID, g.Expired); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `UPDATE wallets SET granted = granted - $3, spread = spread + $4 WHERE tenant = $1 AND meter = $2`,
-			p.tenant, p.meter, more, g.Units-g.Expired-spent); err != nil {
+		if _, err := tx.Exec(ctx, `UPDATE wallets SET spread = spread + $3 WHERE tenant = $1 AND meter = $2`, p.tenant, p.meter, g.Units-g.Expired-spent); err != nil {
 			return err
 		}
 	}
@@ -229,8 +233,8 @@ func spread(ctx context.Context, tx pgx.Tx, p purse) error {
 // loadGrants returns a wallet's grants with their reasons; open leaves those out that have
 // ended.
 func loadGrants(ctx context.Context, q querier, p purse, open bool) ([]wallet.Grant, []string, error) {
-	rows, err := q.Query(ctx, `SELECT id, units, spent, expired, priority, granted_at, expires_at, reason FROM grants
-		WHERE tenant = $1 AND meter = $2 AND (NOT $3 OR expired = 0) ORDER BY granted_at, id`, p.tenant, p.meter, open)
+	rows, err := q.Query(ctx, `SELECT id, units, spent, expired, ended, priority, granted_at, expires_at, reason FROM grants
+		WHERE tenant = $1 AND meter = $2 AND (NOT $3 OR NOT ended) ORDER BY granted_at, id`, p.tenant, p.meter, open)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -239,7 +243,7 @@ func loadGrants(ctx context.Context, q querier, p purse, open bool) ([]wallet.Gr
 	var g wallet.Grant
 	var reason string
 	var ends *time.Time
-	_, err = pgx.ForEachRow(rows, []any{&g.ID, &g.Units, &g.Spent, &g.Expired, &g.Priority, &g.GrantedAt, &ends, &reason}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&g.ID, &g.Units, &g.Spent, &g.Expired, &g.Ended, &g.Priority, &g.GrantedAt, &ends, &reason}, func() error {
 		g.GrantedAt, g.ExpiresAt = g.GrantedAt.UTC(), zero(ends)
 		out, reasons = append(out, g), append(reasons, reason)
 		return nil

@@ -19,6 +19,7 @@ type Grant struct {
 	Units     int64
 	Spent     int64
 	Expired   int64 // taken back at its end
+	Ended     bool  // its end has been booked: nothing of it is spent or given back any more
 	Priority  int
 	GrantedAt time.Time
 	ExpiresAt time.Time // zero: never
@@ -26,10 +27,6 @@ type Grant struct {
 
 // Left is what can still be spent.
 func (g Grant) Left() int64 { return g.Units - g.Spent - g.Expired }
-
-// Ended reports whether its end has been booked: nothing of it is spent or given back
-// any more.
-func (g Grant) Ended() bool { return g.Expired > 0 }
 
 // Spread spends units of the grants in their order, or gives units back, last spent
 // first, where they are negative. It returns what found no room: units beyond all that
@@ -39,7 +36,7 @@ func Spread(grants []Grant, units int64) (left int64) {
 	order := Order(grants)
 	if units >= 0 {
 		for _, i := range order {
-			if g := &grants[i]; !g.Ended() {
+			if g := &grants[i]; !g.Ended {
 				n := min(units, g.Left())
 				g.Spent += n
 				units -= n
@@ -48,7 +45,7 @@ func Spread(grants []Grant, units int64) (left int64) {
 		return units
 	}
 	for _, i := range slices.Backward(order) {
-		if g := &grants[i]; !g.Ended() {
+		if g := &grants[i]; !g.Ended {
 			n := min(-units, g.Spent)
 			g.Spent -= n
 			units += n

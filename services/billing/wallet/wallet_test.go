@@ -30,7 +30,7 @@ func TestW5(t *testing.T) {
 	if left := wallet.Spread(grants, 120); left != 5 {
 		t.Errorf("5 more than there is are owed, got %d", left)
 	}
-	grants[1].Spent, grants[1].Expired = 30, 10
+	grants[1].Spent, grants[1].Expired, grants[1].Ended = 30, 10, true
 	if left := wallet.Spread(grants, -200); left != -70 || grants[1].Left() != 0 || grants[1].Spent != 30 {
 		t.Errorf("what has ended takes nothing back: %+v and %d", grants, left)
 	}
