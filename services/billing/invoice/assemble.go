@@ -20,6 +20,7 @@ type Facts struct {
 	Zone        string
 	Period      period.Span
 	Plan        rating.Plan // that was in force at the period's end
+	Gone        bool        // the tenant was deleted all through the period: what was used costs, and no fee is due
 	Counted     map[string]metering.Count
 	Corrections []Correction // in any order
 	TopUps      []TopUp
@@ -97,7 +98,7 @@ func (a *assembly) add(l account.Line, s money.Sum) {
 }
 
 func (a *assembly) fee() {
-	if a.facts.Plan.Fee.Minor > 0 {
+	if a.facts.Plan.Fee.Minor > 0 && !a.facts.Gone {
 		a.add(account.Line{Kind: account.FeeLine, Units: 1, UnitPrice: a.facts.Plan.Fee.Decimal(), Of: a.facts.Period}, money.Whole(a.facts.Plan.Fee.Minor))
 	}
 }

@@ -40,9 +40,18 @@ func (t Terms) Timeline() period.Timeline {
 	return l
 }
 
-// Days is the days of the tenant's zone.
+// Days is the days of the zone that the tenant had then: a day that was counted stays the
+// same day whatever the zone becomes.
 func (t Terms) Days() period.Timeline {
-	return period.Timeline{Current: period.Spec{Unit: period.Day, Count: 1, Alignment: period.Calendar, Zone: t.Zone}}
+	l := period.Timeline{Current: day(t.Zone)}
+	for _, f := range t.Former {
+		l.Former = append(l.Former, period.Former{Spec: day(f.Zone), Until: f.Until})
+	}
+	return l
+}
+
+func day(zone *time.Location) period.Spec {
+	return period.Spec{Unit: period.Day, Count: 1, Alignment: period.Calendar, Zone: zone}
 }
 
 func (t Terms) spec(zone *time.Location, anchor time.Time) period.Spec {

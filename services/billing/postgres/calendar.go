@@ -103,7 +103,7 @@ func loadCalendar(ctx context.Context, tx pgx.Tx, events []*metering.Event, now 
 	var begins []time.Time
 	var parts []int32
 	for t, at := range since {
-		if now.Sub(at) > known {
+		if now.Sub(at) > known || at.After(now) { // what is out of time begins nothing
 			at = now
 		}
 		tenants, begins, parts = append(tenants, t), append(begins, at), append(parts, partition[t])

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -323,6 +324,7 @@ func TestIntegrationTend(t *testing.T) {
 	r.learn(now, gold(t), tenant("acme", "gold", "UTC"))
 	events := []metering.Event{r.event("acme", now, 1), r.event("acme", now, 1), r.event("acme", now, 1)}
 	r.count(now, events[0], events[2])
+	r.exec(`UPDATE streams SET seen_at = seen_at - interval '385 days'`)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var states []postgres.State
@@ -350,7 +352,7 @@ func TestIntegrationTend(t *testing.T) {
 		t.Errorf("tended %d %+v %v", made, states, err)
 	}
 	if n := query[int64](r, `SELECT count(*) FROM streams`)[0]; n != 0 {
-		t.Errorf("%d streams are known two weeks after their last event", n)
+		t.Errorf("%d streams are known 400 days after their last event", n)
 	}
 	away, err := postgres.Open(t.Context(), postgres.Config{URL: "postgres://127.0.0.1:1/none", MaxConns: 1}, r.log())
 	if err != nil {
@@ -382,9 +384,135 @@ func TestIntegrationSnapshot(t *testing.T) {
 	if got := books.Lines[line]; got.Units != 300 || len(books.Lines) != 1 {
 		t.Errorf("lines %+v", books.Lines)
 	}
-	r.exec(`UPDATE usage SET units = 200`)
-	books, err = r.Snapshot(t.Context(), now)
-	if err != nil || len(books.Report.Faults) != 2 {
-		t.Errorf("faults %+v %v, want the total and the units", books.Report.Faults, err)
+}
+
+// TestIntegrationSnapshotFindsDrift guarantees that whatever is changed in the books behind
+// the service's back is found: counts, lines that still add up, invoices that are missing,
+// and both sides of a wallet.
+func TestIntegrationSnapshotFindsDrift(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	now := at(t, "2026-06-15T12:00:00Z")
+	r.learn(now, gold(t), tenant("acme", "gold", "UTC"), topUp("t1", 100))
+	export := r.event("acme", now, 500)
+	export.Counters = []metering.Counter{monthlyOf(5, 5, 0)}
+	export.Counters[0].Meter = "exports" // of which the plan has no price
+	r.count(now, export, pays(r.event("acme", now, 3), 3, 3, 0))
+	r.finalize(at(t, "2026-07-01T00:00:00Z"))
+	faults := func() []reconcile.Fault {
+		books, err := r.Snapshot(t.Context(), now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return books.Report.Faults
+	}
+	if got := faults(); len(got) != 0 {
+		t.Fatalf("books that nobody touched have %+v", got)
+	}
+	tables := []string{"usage", "periods", "invoices", "invoice_lines", "grants", "wallets", "wallet_entries"}
+	for _, table := range tables {
+		r.exec(`ALTER TABLE ` + table + ` DISABLE TRIGGER USER`)
+		r.exec(`CREATE TABLE kept_` + table + ` AS TABLE ` + table)
+	}
+	for _, drift := range []string{
+		`UPDATE usage SET units = units - 100 WHERE meter = 'api-calls'`,
+		`UPDATE usage SET units = units + 5, returned = returned + 5 WHERE meter = 'api-calls'`,
+		`UPDATE usage SET calls = calls + 1 WHERE meter = 'exports'`,
+		`UPDATE usage SET degraded = 1 WHERE meter = 'api-calls'`,
+		`UPDATE usage SET prepaid = prepaid + 1 WHERE meter = 'credits'`,
+		`UPDATE usage SET unpriced = 1 WHERE meter = 'exports'`,
+		`DELETE FROM usage WHERE meter = 'exports'`,
+		`UPDATE invoice_lines SET units = units + 1 WHERE position = 2`,
+		`UPDATE invoice_lines SET unit_price = '77' WHERE position = 3`,
+		`UPDATE invoice_lines SET amount = amount + CASE position WHEN 1 THEN 100 ELSE -100 END WHERE position IN (1, 3)`,
+		`DELETE FROM invoice_lines WHERE kind = 'included'`,
+		`UPDATE invoices SET counted = '[]'`,
+		`UPDATE invoices SET total = total + 1`,
+		`UPDATE invoices SET currency = 'EUR'`,
+		`UPDATE invoices SET serial = 7`,
+		`DELETE FROM invoice_lines; DELETE FROM invoices`,
+		`UPDATE periods SET final = false`,
+		`UPDATE grants SET spent = 50`,
+		`UPDATE wallets SET spread = 50`,
+		`UPDATE wallets SET consumed = consumed + 1, refunded = refunded + 1`,
+		`UPDATE wallet_entries SET units = units - 1 WHERE kind = 'debit'`,
+		`DELETE FROM wallet_entries WHERE kind = 'topup'`,
+		`DELETE FROM wallets`,
+	} {
+		r.exec(drift)
+		if len(faults()) == 0 {
+			t.Errorf("nothing is found after %s", drift)
+		}
+		for _, table := range slices.Backward(tables) {
+			r.exec(`DELETE FROM ` + table)
+		}
+		for _, table := range tables {
+			r.exec(`INSERT INTO ` + table + ` OVERRIDING SYSTEM VALUE TABLE kept_` + table)
+		}
+	}
+	if got := faults(); len(got) != 0 {
+		t.Errorf("books that were put right have %+v", got)
+	}
+}
+
+// TestIntegrationQuietStream guarantees that a gateway that sent nothing of a partition for
+// months has lost nothing, and that what it sent before is known when it comes again.
+func TestIntegrationQuietStream(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	march := at(t, "2026-03-02T00:00:00Z")
+	first := r.event("acme", march, 1)
+	r.count(march, first, r.event("acme", march, 1))
+	for _, later := range []time.Time{march.AddDate(0, 0, 20), march.AddDate(0, 6, 0)} {
+		ctx, stop := context.WithCancel(t.Context())
+		clock := func() time.Time { return later }
+		if err := r.Tend(ctx, time.Hour, clock, clock, func(int, postgres.State, error) { stop() }); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		if got := r.count(later, r.event("acme", later, 1), first); got.Missing != 0 || got.Counted != 1 || got.Repeats != 1 {
+			t.Errorf("at %v the stream goes on as %+v, want one new, one repeat and none missing", later, got)
+		}
+	}
+}
+
+// TestIntegrationOutOfTimeBeginsNothing guarantees that a tenant of whom the first that is
+// heard comes from a clock years ahead is billed from now on, as any other.
+func TestIntegrationOutOfTimeBeginsNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	march := at(t, "2026-03-02T00:00:00Z")
+	ahead := r.event("acme", march.AddDate(10, 0, 0), 1)
+	ahead.Arrived = march
+	r.count(march, ahead)
+	r.learn(march, gold(t), tenant("acme", "gold", "UTC"))
+	r.count(march, r.event("acme", march, 200))
+	if made := r.finalize(at(t, "2026-04-01T00:00:00Z")); made != 1 {
+		t.Errorf("%d invoices were made, want March's", made)
+	}
+}
+
+// TestIntegrationZoneChangeKeepsDays guarantees that the proof of the books places what was
+// counted before a tenant's zone changed into the days that it was counted into.
+func TestIntegrationZoneChangeKeepsDays(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.learn(at(t, "2026-06-01T00:00:00Z"), gold(t), tenant("acme", "gold", "UTC"))
+	call := r.event("acme", at(t, "2026-06-03T22:30:00Z"), 1)
+	r.count(call.At, call)
+	moved := tenant("acme", "gold", "Europe/Istanbul")
+	moved.Tenant.Former = []catalog.Former{{Zone: "UTC", Until: at(t, "2026-06-10T06:00:00Z")}}
+	r.learn(at(t, "2026-06-10T06:00:00Z"), moved)
+	later := r.event("acme", at(t, "2026-06-11T22:30:00Z"), 1)
+	r.count(later.At, later)
+	books, err := r.Snapshot(t.Context(), later.At)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for day, e := range map[string]metering.Event{"2026-06-03T00:00:00Z": call, "2026-06-11T21:00:00Z": later} {
+		place, err := books.Place("acme", e.At)
+		line := reconcile.Line{Tenant: "acme", Meter: "api-calls", Period: place.Period, Day: place.Day}
+		if err != nil || place.Day != at(t, day) || books.Lines[line].Calls != 1 {
+			t.Errorf("the call at %v is placed %+v %v beside %+v, want the day %s", e.At, place, err, books.Lines, day)
+		}
 	}
 }

@@ -23,6 +23,9 @@ func loadFacts(ctx context.Context, q querier, tenant string, span period.Span, 
 	if f.Plan, f.Zone, err = loadTenantPlan(ctx, q, tenant, span.End.Add(-time.Microsecond)); err != nil {
 		return f, err
 	}
+	if f.Gone, err = loadGone(ctx, q, tenant, span); err != nil {
+		return f, err
+	}
 	if f.Counted, err = loadCounted(ctx, q, tenant, span.Start); err != nil {
 		return f, err
 	}
@@ -65,6 +68,14 @@ func loadTenantPlan(ctx context.Context, q querier, tenant string, at time.Time)
 		p.Fee.Currency = money.Currency(currency)
 	}
 	return p, zone, err
+}
+
+// loadGone reports whether a tenant was deleted when a period began, and was not made
+// again before it ended.
+func loadGone(ctx context.Context, q querier, tenant string, span period.Span) (gone bool, err error) {
+	err = q.QueryRow(ctx, `SELECT coalesce((SELECT deleted FROM tenants WHERE id = $1 AND changed_at <= $2 ORDER BY changed_at DESC, version DESC LIMIT 1), false)
+		AND NOT EXISTS (SELECT FROM tenants WHERE id = $1 AND NOT deleted AND changed_at > $2 AND changed_at < $3)`, tenant, span.Start, span.End).Scan(&gone)
+	return gone, err
 }
 
 // loadPlan returns a version of a plan.

@@ -122,7 +122,8 @@ func billedUntil(ctx context.Context, q querier, tenant string, now time.Time) (
 	return at.UTC(), err
 }
 
-// finalize makes one period final. There is an invoice if there is a plan, or a line.
+// finalize makes one period final. There is an invoice if there is a plan, or a
+// correction; of a tenant that was gone if there is a line.
 func (s *Store) finalize(ctx context.Context, tx pgx.Tx, tenant string, span period.Span, now time.Time) (issued bool, err error) {
 	facts, err := loadFacts(ctx, tx, tenant, span, now)
 	if err != nil {
@@ -132,7 +133,7 @@ func (s *Store) finalize(ctx context.Context, tx pgx.Tx, tenant string, span per
 	if err != nil {
 		return false, err
 	}
-	if facts.Plan.ID != "" || len(facts.Corrections) > 0 {
+	if planned := facts.Plan.ID != "" && (!facts.Gone || len(body.Lines) > 0); planned || len(facts.Corrections) > 0 {
 		if err := s.issue(ctx, tx, facts, body, now); err != nil {
 			return false, err
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock.dev/services/billing/account"
+	"penstock.dev/services/billing/catalog"
 	"penstock.dev/services/billing/metering"
 )
 
@@ -342,5 +343,50 @@ func TestIntegrationR2(t *testing.T) {
 	}
 	if p1, p2 := all[1].Counted[0].Net(), all[0].Counted[0].Net(); p1 != 493 || p2 != 20 {
 		t.Errorf("P1 has %d and P2 %d, want 493 and 20", p1, p2)
+	}
+}
+
+// TestIntegrationDeletedTenant guarantees that a tenant that was deleted owes no fee for
+// periods that begin after: what comes back of an earlier one is a credit, a call that
+// slips through costs its price, and who is made again months later has no invoices of the
+// months between.
+func TestIntegrationDeletedTenant(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	gone := func(id string) catalog.Change {
+		return catalog.Change{Kind: catalog.KindTenant, ID: id, Deleted: true}
+	}
+	march := at(t, "2026-03-10T00:00:00Z")
+	r.learn(march, gold(t), tenant("back", "gold", "UTC"), tenant("refunded", "gold", "UTC"), tenant("late", "gold", "UTC"))
+	call := r.event("refunded", march, 150)
+	r.count(march, call)
+	r.learn(at(t, "2026-03-20T00:00:00Z"), gone("back"), gone("refunded"), gone("late"))
+	april := at(t, "2026-04-01T00:00:00Z")
+	r.finalize(april)
+	r.count(april, corrects(r.event("refunded", april, 50), call, metering.Refund, 50), r.event("late", april, 103))
+	r.finalize(at(t, "2026-05-01T00:00:00Z"))
+	july := at(t, "2026-07-05T00:00:00Z")
+	r.learn(july, tenant("back", "gold", "UTC"))
+	r.finalize(july)
+	r.finalize(at(t, "2026-08-01T00:00:00Z"))
+	for id, want := range map[string]string{
+		"back":     "2026-07-01 99.00, 2026-03-01 99.00",
+		"refunded": "2026-04-01 -5.00, 2026-03-01 104.00",
+		"late":     "2026-04-01 0.30, 2026-03-01 99.00",
+	} {
+		all, err := r.Invoices(t.Context(), id, at(t, "2026-08-01T00:00:00Z"))
+		var got []string
+		for _, i := range all {
+			if i.State == account.Final {
+				got = append(got, i.Period.Start.Format(time.DateOnly)+" "+i.Total.Decimal())
+			}
+		}
+		if err != nil || strings.Join(got, ", ") != want {
+			t.Errorf("%s has %v %v, want %s", id, got, err, want)
+		}
+	}
+	books, err := r.Snapshot(t.Context(), july)
+	if err != nil || len(books.Report.Faults) != 0 {
+		t.Errorf("the proof of the books: %+v %v", books.Report.Faults, err)
 	}
 }

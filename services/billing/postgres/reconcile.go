@@ -1,7 +1,9 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -9,6 +11,7 @@ import (
 	"penstock.dev/services/billing/account"
 	"penstock.dev/services/billing/invoice"
 	"penstock.dev/services/billing/metering"
+	"penstock.dev/services/billing/rating"
 	"penstock.dev/services/billing/reconcile"
 	"penstock.dev/services/internal/period"
 )
@@ -33,7 +36,7 @@ func (s *Store) Snapshot(ctx context.Context, now time.Time) (*Snapshot, error) 
 			return err
 		}
 		for _, load := range []func(context.Context, pgx.Tx, time.Time) error{
-			out.positions, out.lines, out.totals, out.calendars, s.proveInvoices(out), out.wallets,
+			out.positions, out.lines, out.totals, out.calendars, out.numbers, s.proveInvoices(out), out.wallets,
 		} {
 			if err := load(ctx, tx, now); err != nil {
 				return err
@@ -61,14 +64,14 @@ func (n *Snapshot) positions(ctx context.Context, tx pgx.Tx, now time.Time) erro
 }
 
 func (n *Snapshot) lines(ctx context.Context, tx pgx.Tx, _ time.Time) error {
-	rows, err := tx.Query(ctx, `SELECT tenant, meter, period_start, day, sum(calls)::bigint, sum(units)::bigint, sum(returned)::bigint, sum(degraded)::bigint, sum(prepaid)::bigint
+	rows, err := tx.Query(ctx, `SELECT tenant, meter, period_start, day, sum(calls)::bigint, sum(units)::bigint, sum(returned)::bigint, sum(degraded)::bigint, sum(prepaid)::bigint, sum(unpriced)::bigint
 		FROM usage GROUP BY tenant, meter, period_start, day`)
 	if err != nil {
 		return err
 	}
 	var l reconcile.Line
 	var s reconcile.Sum
-	_, err = pgx.ForEachRow(rows, []any{&l.Tenant, &l.Meter, &l.Period, &l.Day, &s.Calls, &s.Units, &s.Returned, &s.Degraded, &s.Prepaid}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&l.Tenant, &l.Meter, &l.Period, &l.Day, &s.Calls, &s.Units, &s.Returned, &s.Degraded, &s.Prepaid, &s.Unpriced}, func() error {
 		l.Period, l.Day = l.Period.UTC(), l.Day.UTC()
 		n.Lines[l] = s
 		return nil
@@ -144,33 +147,80 @@ func (n *Snapshot) prove(ctx context.Context, tx pgx.Tx, i account.Invoice, now 
 	if err != nil {
 		return err
 	}
-	var plan string
-	var version int64
-	if err := tx.QueryRow(ctx, `SELECT plan, plan_version FROM periods WHERE tenant = $1 AND start_at = $2`, i.Tenant, i.Period.Start).Scan(&plan, &version); err != nil {
+	// By what it was priced then, whatever became known of the plan and of top-ups since.
+	if facts.Plan, err = pricedBy(ctx, tx, i); err != nil {
 		return err
 	}
-	if version > 0 { // by what it was priced then, whatever became known of the plan since
-		currency := facts.Plan.Fee.Currency
-		if facts.Plan, err = loadPlan(ctx, tx, plan, version); err != nil {
-			return err
-		}
-		if facts.Plan.Fee.Currency == "" {
-			facts.Plan.Fee.Currency = currency
-		}
-	}
+	facts.TopUps = slices.DeleteFunc(facts.TopUps, func(t invoice.TopUp) bool {
+		return !slices.ContainsFunc(lines, func(l account.Line) bool { return l.Kind == account.TopUpLine && l.Ref == t.ID })
+	})
 	body, err := invoice.Assemble(facts)
 	if err != nil {
 		return err
 	}
 	n.check(i.Tenant, i.Number+": total made again", body.Total.Minor, i.Total.Minor)
-	counted := map[string]int64{}
-	for _, c := range i.Counted {
-		counted[c.Meter] = c.Net()
-	}
-	for meter, c := range facts.Counted {
-		n.check(i.Tenant, i.Number+": net units of "+meter+" in the books", c.Units-c.Returned, counted[meter])
-	}
+	n.check(i.Tenant, i.Number+": lines that are not as they are made again", differing(body.Lines, lines), 0)
+	n.check(i.Tenant, i.Number+": meters that are not counted as in the books", differing(ofBooks(body.Counted), ofBooks(i.Counted)), 0)
 	return nil
+}
+
+// pricedBy is the plan that an invoice was priced by.
+func pricedBy(ctx context.Context, tx pgx.Tx, i account.Invoice) (rating.Plan, error) {
+	var p rating.Plan
+	var version int64
+	if err := tx.QueryRow(ctx, `SELECT plan, plan_version FROM periods WHERE tenant = $1 AND start_at = $2`, i.Tenant, i.Period.Start).Scan(&p.ID, &version); err != nil {
+		return p, err
+	}
+	if version > 0 {
+		var err error
+		if p, err = loadPlan(ctx, tx, p.ID, version); err != nil {
+			return p, err
+		}
+	}
+	p.Fee.Currency = cmp.Or(p.Fee.Currency, i.Total.Currency)
+	return p, nil
+}
+
+// ofBooks is the part of what was counted that never changes.
+func ofBooks(all []account.Counted) (out []account.Counted) {
+	for _, c := range all {
+		c.Lost, c.Unattributed, c.SetAside = 0, 0, 0
+		if c != (account.Counted{Meter: c.Meter}) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// differing is how many places of two lists do not hold the same.
+func differing[T comparable](a, b []T) (n int64) {
+	for i := range max(len(a), len(b)) {
+		if i >= len(a) || i >= len(b) || a[i] != b[i] {
+			n++
+		}
+	}
+	return n
+}
+
+// numbers proves that no invoice is missing, and none is of an open period.
+func (n *Snapshot) numbers(ctx context.Context, tx pgx.Tx, _ time.Time) error {
+	rows, err := tx.Query(ctx, `SELECT n.issuer, n.last, count(i.number), coalesce(max(i.serial), 0) FROM numbers n LEFT JOIN invoices i ON i.issuer = n.issuer GROUP BY n.issuer, n.last ORDER BY 1`)
+	if err != nil {
+		return err
+	}
+	var issuer string
+	var last, made, highest int64
+	if _, err = pgx.ForEachRow(rows, []any{&issuer, &last, &made, &highest}, func() error {
+		n.check("", "issuer "+issuer+": invoices of the numbers given out", made, last)
+		n.check("", "issuer "+issuer+": the highest number", highest, last)
+		return nil
+	}); err != nil {
+		return err
+	}
+	var open int64
+	err = tx.QueryRow(ctx, `SELECT count(*) FROM invoices i LEFT JOIN periods p ON p.tenant = i.tenant AND p.start_at = i.period_start WHERE p.final IS NOT TRUE`).Scan(&open)
+	n.check("", "invoices of periods that are not final", open, 0)
+	return err
 }
 
 func (n *Snapshot) check(tenant, what string, is, want int64) {
@@ -179,20 +229,41 @@ func (n *Snapshot) check(tenant, what string, is, want int64) {
 	}
 }
 
+// wallets proves that every wallet is the sum of its entries, by what they are, and of its
+// top-ups.
 func (n *Snapshot) wallets(ctx context.Context, tx pgx.Tx, _ time.Time) error {
-	rows, err := tx.Query(ctx, `SELECT w.tenant, w.meter, w.granted - w.consumed + w.refunded,
-			(SELECT coalesce(sum(units), 0)::bigint FROM wallet_entries e WHERE e.tenant = w.tenant AND e.meter = w.meter),
-			w.granted, CASE WHEN w.version > 0 THEN w.granted_total ELSE w.granted END
-		FROM wallets w ORDER BY 1, 2`)
+	rows, err := tx.Query(ctx, `SELECT tenant, meter, coalesce(w.granted, 0), coalesce(w.consumed, 0), coalesce(w.refunded, 0), coalesce(w.spread, 0),
+			coalesce(CASE WHEN w.version > 0 THEN w.granted_total ELSE w.granted END, 0),
+			coalesce(e.granted, 0)::bigint, coalesce(e.consumed, 0)::bigint, coalesce(e.refunded, 0)::bigint, coalesce(g.granted, 0)::bigint, coalesce(g.spent, 0)::bigint
+		FROM wallets w
+		FULL JOIN (SELECT tenant, meter, sum(units) FILTER (WHERE topup IS NOT NULL) AS granted, -sum(units) FILTER (WHERE topup IS NULL AND units < 0) AS consumed,
+			sum(units) FILTER (WHERE topup IS NULL AND units > 0) AS refunded FROM wallet_entries GROUP BY tenant, meter) e USING (tenant, meter)
+		FULL JOIN (SELECT tenant, meter, sum(units - expired) AS granted, sum(spent) AS spent FROM grants GROUP BY tenant, meter) g USING (tenant, meter)
+		ORDER BY 1, 2`)
 	if err != nil {
 		return err
 	}
+	type sums struct{ granted, consumed, refunded, spread int64 }
 	var tenant, meter string
-	var balance, entries, granted, told int64
-	_, err = pgx.ForEachRow(rows, []any{&tenant, &meter, &balance, &entries, &granted, &told}, func() error {
+	var is, entries, grants sums
+	var told int64
+	_, err = pgx.ForEachRow(rows, []any{
+		&tenant, &meter, &is.granted, &is.consumed, &is.refunded, &is.spread, &told,
+		&entries.granted, &entries.consumed, &entries.refunded, &grants.granted, &grants.spread,
+	}, func() error {
 		n.Report.Wallets++
-		n.check(tenant, "wallet "+meter+": the sum of its entries", entries, balance)
-		n.check(tenant, "wallet "+meter+": what its top-ups add up to", granted, told)
+		for _, c := range []struct {
+			what     string
+			is, want int64
+		}{
+			{"granted by its entries", entries.granted, is.granted},
+			{"consumed by its entries", entries.consumed, is.consumed},
+			{"given back by its entries", entries.refunded, is.refunded},
+			{"what its top-ups add up to", grants.granted, told},
+			{"spent of its top-ups", grants.spread, is.spread},
+		} {
+			n.check(tenant, "wallet "+meter+": "+c.what, c.is, c.want)
+		}
 		return nil
 	})
 	return err

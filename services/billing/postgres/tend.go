@@ -19,9 +19,13 @@ type State struct {
 	Accounts int64
 }
 
-// forgotten is how long a stream stays known after its last event, and a token after
-// its end: longer than usage.v1 keeps records.
-const forgotten = 14 * 24 * time.Hour
+// How long a stream stays known after its last event, and a token after its end. A
+// gateway's partition may be quiet for months, and usage.v1 be made to keep records for
+// longer: of a stream that is not known any more, numbers are missing, and repeats count.
+const (
+	forgetStream = 400 * 24 * time.Hour
+	forgetToken  = 14 * 24 * time.Hour
+)
 
 // Tend makes due periods final, and forgets what nobody can ask for any more, at every
 // tick until ctx ends. No period becomes final that ended after counted, the instant before
@@ -69,10 +73,10 @@ func (s *Store) survey(ctx context.Context, now time.Time) (State, error) {
 
 func (s *Store) forget(ctx context.Context, now time.Time) error {
 	return s.inTx(ctx, "forget", func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `DELETE FROM streams WHERE seen_at < $1`, now.Add(-forgotten)); err != nil {
+		if _, err := tx.Exec(ctx, `DELETE FROM streams WHERE seen_at < $1`, now.Add(-forgetStream)); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `DELETE FROM portal_grants WHERE expires_at < $1`, now.Add(-forgotten))
+		_, err := tx.Exec(ctx, `DELETE FROM portal_grants WHERE expires_at < $1`, now.Add(-forgetToken))
 		return err
 	})
 }

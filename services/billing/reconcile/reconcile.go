@@ -28,11 +28,12 @@ type Sum struct {
 	Returned int64 `json:"returned"`
 	Degraded int64 `json:"degraded"`
 	Prepaid  int64 `json:"prepaid"`
+	Unpriced int64 `json:"unpriced"`
 }
 
 // SumOf is the part of a count that is compared.
 func SumOf(c metering.Count) Sum {
-	return Sum{c.Calls, c.Units, c.Returned, c.Degraded, c.Prepaid}
+	return Sum{c.Calls, c.Units, c.Returned, c.Degraded, c.Prepaid, c.Unpriced}
 }
 
 // Plus adds t.
@@ -42,6 +43,7 @@ func (s *Sum) Plus(t Sum) {
 	s.Returned += t.Returned
 	s.Degraded += t.Degraded
 	s.Prepaid += t.Prepaid
+	s.Unpriced += t.Unpriced
 }
 
 // A Difference is a line that the books and the topic disagree about.
@@ -53,7 +55,7 @@ type Difference struct {
 
 // A Fault is an invoice or a wallet that does not add up.
 type Fault struct {
-	Tenant string `json:"tenant"`
+	Tenant string `json:"tenant"` // empty: of all of them
 	What   string `json:"what"`
 	Is     int64  `json:"is"`
 	Want   int64  `json:"want"`
@@ -130,12 +132,19 @@ func (r *Report) Text() []string {
 			d.Tenant, d.Meter, d.Period.UTC().Format(time.RFC3339), d.Day.UTC().Format(time.RFC3339), d.Books, d.Events))
 	}
 	for _, f := range r.Faults {
-		out = append(out, fmt.Sprintf("FAULT %s: %s is %d, want %d", f.Tenant, f.What, f.Is, f.Want))
+		out = append(out, fmt.Sprintf("FAULT %s%s is %d, want %d", whose(f.Tenant), f.What, f.Is, f.Want))
 	}
 	if r.OK() {
 		return append(out, "everything adds up")
 	}
 	return append(out, fmt.Sprintf("%d differences, %d faults", len(r.Differences), len(r.Faults)))
+}
+
+func whose(tenant string) string {
+	if tenant == "" {
+		return ""
+	}
+	return tenant + ": "
 }
 
 func from(t time.Time) string {
