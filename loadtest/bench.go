@@ -27,7 +27,8 @@ func runBench(ctx context.Context, c *call, args []string) (r report, err error)
 	if o.Scenarios, err = bench.Only(names); err != nil {
 		return r, c.refuse("-only: %v", err)
 	}
-	if o.System, c.out, err = c.system, c.out, nil; c.out == "" {
+	o.System = c.system
+	if c.out == "" {
 		c.out = filepath.Join(".run", "bench.json")
 	}
 	result, err := bench.Run(ctx, o)

@@ -406,4 +406,3 @@ func (h *http2) end(s *stream, t told) {
 		h.finish(s.i, s.due, s.answer, 0, s.body)
 	}
 }
-

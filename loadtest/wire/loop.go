@@ -30,9 +30,9 @@ type run struct {
 	begin, end  int64 // of what is measured
 	began, done bool
 	cpu         time.Duration // of this thread when it began
-	next        int     // connection of the next arrival
-	arrivals    int64   // so far
-	waiting     []int64 // when those were due that no connection could take
+	next        int           // connection of the next arrival
+	arrivals    int64         // so far
+	waiting     []int64       // when those were due that no connection could take
 }
 
 // What is waited for after the end.
@@ -40,7 +40,7 @@ const (
 	drainWithin = 10 * time.Second
 	dialWithin  = 5 * time.Second
 	asleep      = 100 // ms, after which the end of a context is looked for
-	timerEvent  = -1 // what epoll tells of the timer
+	timerEvent  = -1  // what epoll tells of the timer
 )
 
 // A protocol is one connection's.
