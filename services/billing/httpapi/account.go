@@ -256,6 +256,8 @@ func (h *handler) span(ctx context.Context, tenant string, req usageRequest) (pe
 		span.End = now
 	}
 	switch {
+	case span.Start.Year() < 2000 || span.End.Year() > 2100:
+		return span, &fieldFault{"from", "and to are not of the years 2000 to 2100"}
 	case !span.Start.Before(span.End):
 		return span, &fieldFault{"to", "is not after from"}
 	case span.End.Sub(span.Start) > maxDays*24*time.Hour:

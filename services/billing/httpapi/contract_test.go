@@ -338,6 +338,9 @@ func (f *face) tokens() {
 			f.t.Errorf("%s is refused by %s", body, e.body)
 		}
 	}
+	for _, body := range []string{`{"tenant": "a\u0000"}`, `{"tenant": "a", "user": "\u0000"}`} {
+		f.want(http.StatusUnprocessableEntity, issue(body))
+	}
 	for _, body := range []string{``, `{`, `[]`, `{"tenant": 1}`, `{"tenant": "a", "ttl": 1}`, `{"tenant": "a"} {}`, `{"tenant": "a", "ttl_seconds": 1.5}`, `"` + strings.Repeat("a", 20_000) + `"`} {
 		f.want(http.StatusBadRequest, issue(body))
 	}
@@ -471,7 +474,10 @@ func TestUsageSpan(t *testing.T) {
 			t.Errorf("%q shows %v, want %v", query, f.books.span, want)
 		}
 	}
-	for _, query := range []string{"?from=2026-07-02T00:00:00Z", "?from=2020-07-02T00:00:00Z", "?to=x"} {
+	for _, query := range []string{
+		"?from=2026-07-02T00:00:00Z", "?from=2020-07-02T00:00:00Z", "?to=x",
+		"?from=9999-12-30T00:00:00Z&to=9999-12-31T00:00:00Z", "?from=0001-06-01T00:00:00Z&to=0001-06-02T00:00:00Z",
+	} {
 		f.want(http.StatusUnprocessableEntity, f.get("token-a", "/v1/usage"+query, ""))
 	}
 }

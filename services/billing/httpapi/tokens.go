@@ -81,6 +81,10 @@ func decodeToken(_ context.Context, r *http.Request) (any, error) {
 		return nil, &fieldFault{"tenant", fmt.Sprintf("must have 1 to %d bytes", access.MaxName)}
 	case len(req.User) > access.MaxName:
 		return nil, &fieldFault{"user", fmt.Sprintf("must have at most %d bytes", access.MaxName)}
+	case strings.Contains(req.Tenant, "\x00"):
+		return nil, &fieldFault{"tenant", "has a zero character"}
+	case strings.Contains(req.User, "\x00"):
+		return nil, &fieldFault{"user", "has a zero character"}
 	case req.TTL != nil && (*req.TTL < 1 || *req.TTL > most):
 		return nil, &fieldFault{"ttl_seconds", fmt.Sprintf("must be from 1 to %d", most)}
 	}

@@ -41,7 +41,7 @@ func (s *Store) Revoke(ctx context.Context, jti string, now time.Time) error {
 		tag, err := tx.Exec(ctx, `WITH RECURSIVE of AS (
 				SELECT jti FROM portal_grants WHERE jti = $1
 				UNION SELECT g.jti FROM portal_grants g JOIN of ON g.origin = of.jti)
-			UPDATE portal_grants SET revoked_at = coalesce(revoked_at, $2) WHERE jti IN (SELECT jti FROM of)`, jti, now)
+			UPDATE portal_grants SET revoked_at = coalesce(revoked_at, $2) WHERE jti IN (SELECT jti FROM of)`, clean(jti), now)
 		if err == nil && tag.RowsAffected() == 0 {
 			return fmt.Errorf("%w: token %.64q", access.ErrNotFound, jti)
 		}

@@ -66,8 +66,10 @@ func TestIntegrationPortalGrants(t *testing.T) {
 	if good("j1") || good(session.JTI) {
 		t.Error("what is revoked is good")
 	}
-	if err := r.Revoke(ctx, "nobody", now); !errors.Is(err, access.ErrNotFound) {
-		t.Errorf("revoking what was never issued: %v", err)
+	for _, never := range []string{"nobody", "\x00", "\xff\xfe"} {
+		if err := r.Revoke(ctx, never, now); !errors.Is(err, access.ErrNotFound) {
+			t.Errorf("revoking %q, which was never issued: %v", never, err)
+		}
 	}
 	second := sha256.Sum256([]byte("second"))
 	if err := r.Issue(ctx, access.Grant{JTI: "j2", Tenant: "acme", IssuedAt: now, ExpiresAt: now.Add(time.Hour)}, second, now.Add(time.Minute)); err != nil {
