@@ -7,9 +7,6 @@
 --        numbers are doubles
 local MAX_WAIT = 4503599627370496 -- 2^52 µs: what takes longer is never
 local YEARS = 315576000000000 -- ten, in µs: no value lives longer untouched
--- µs that a value is kept for longer, so that a busy one is renewed seldom: as
--- long as the bucket takes to empty, within these.
-local LEAST, MOST = 10000000, 60000000
 
 local capacity, unit, refill, tick = a, b, c, d
 local version, debt, credits, at, expiry = VERSION, 0, unit, 0, 0
@@ -65,18 +62,21 @@ else
   end
 
   if taken > 0 and (wait == 0 or soft) then
-    local room = (full - debt) / unit
-    room = room - room % 1
-    if taken > room then short = taken - room end
-    debt = taken < capacity and debt + taken * unit or full
-    if debt > full then debt = full end
+    local more = taken * unit
+    if more > full - debt then
+      local room = (full - debt) / unit
+      short, debt = taken - (room - room % 1), full
+    else
+      debt = debt + more
+    end
     at = since * tick
-    local free = debt / refill
-    free = at + (free + -free % 1) * tick -- when all is paid back
-    if free > now + YEARS then free = now + YEARS end
-    if expiry < free + GRACE then
-      expiry = free + GRACE + min(MOST, max(LEAST, ceil(full / refill) * tick))
-      renewal = expiry
+    if expiry < at + (debt / refill + 2) * tick + GRACE then -- about; now exactly
+      local free = at + ceil(debt / refill) * tick -- when all is paid back
+      if free > now + YEARS then free = now + YEARS end
+      if expiry < free + GRACE then
+        expiry = free + GRACE + min(MOST, max(LEAST, ceil(full / refill) * tick))
+        renewal = expiry
+      end
     end
     value = pack('<Bdddd', VERSION, debt, unit, at, expiry)
   end

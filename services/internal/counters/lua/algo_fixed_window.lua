@@ -3,10 +3,7 @@
 -- asks   a limit (units; 2^53-1 never refuses), b window (µs)
 -- value  version, the window's first instant (µs), its units, expiry (µs); the
 --        numbers are doubles
-local UNLIMITED, MOST = EXACT - 1, 1000000000 -- units that are counted
--- µs that a value is kept for longer, so that a busy one is renewed seldom: a
--- window, within these.
-local LEAST, LONGEST = 10000000, 60000000
+local UNLIMITED, MANY = EXACT - 1, 1000000000 -- units that are counted
 
 local limit, window = a, b
 local version, from, current, expiry = VERSION, 0, 0, 0
@@ -22,10 +19,10 @@ else
   end
 
   if taken > 0 and (wait == 0 or soft) then
-    short = max(0, taken - (MOST - current))
+    short = max(0, taken - (MANY - current))
     current = current + (taken - short)
     if expiry < from + window + GRACE then
-      expiry = from + window + GRACE + min(LONGEST, max(LEAST, window))
+      expiry = from + window + GRACE + min(MOST, max(LEAST, window))
       renewal = expiry
     end
     value = pack('<Bddd', VERSION, from, current, expiry)

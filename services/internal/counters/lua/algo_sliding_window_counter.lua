@@ -5,10 +5,7 @@
 --        ticks of a window
 -- value  version, the current window's first instant (µs), its units, those of
 --        the window before, expiry (µs); the numbers are doubles
-local UNLIMITED, MOST = EXACT - 1, 1000000000 -- units that are counted of a window
--- µs that a value is kept for longer, so that a busy one is renewed seldom: a
--- window, within these.
-local LEAST, LONGEST = 10000000, 60000000
+local UNLIMITED, MANY = EXACT - 1, 1000000000 -- units that are counted of a window
 
 local limit, window, tick, ticks = a, b, c, d
 local version, from, current, previous, expiry = VERSION, 0, 0, 0, 0
@@ -42,10 +39,10 @@ else
   end
 
   if taken > 0 and (wait == 0 or soft) then
-    short = max(0, taken - (MOST - current))
+    short = max(0, taken - (MANY - current))
     current, used = current + (taken - short), used + (taken - short)
     if expiry < till + window + GRACE then
-      expiry = till + window + GRACE + min(LONGEST, max(LEAST, window))
+      expiry = till + window + GRACE + min(MOST, max(LEAST, window))
       renewal = expiry
     end
     value = pack('<Bdddd', VERSION, from, current, previous, expiry)

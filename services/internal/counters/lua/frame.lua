@@ -38,13 +38,16 @@
 -- than all else done to it. And where it is hot, x - x % 1 is floor(x), and
 -- x + -x % 1 is ceil(x).
 local call, pcall = redis.call, redis.pcall
-local pack, unstruct = struct.pack, struct.unpack
+local pack, unstruct, concat, type = struct.pack, struct.unpack, table.concat, type
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local K, A = KEYS, ARGV
 
 local VERSION = 1 -- first byte of every value
 local EXACT = 9007199254740992 -- 2^53
 local GRACE = 10000000 -- µs that a value outlives its use: a promoted replica's clock may be behind
+-- µs that a value is kept for longer, so that a busy one is renewed seldom: as
+-- long as it counts, within these.
+local LEAST, MOST = 10000000, 60000000
 local REMEMBER = '86400000' -- ms that a request id is known
 local STALE, LOST, UNREADABLE = 'S', 'L', 'V'
 local WEIGH, TAKE, SHOW, DONE = 1, 2, 3, 4 -- passes over a decision
@@ -68,6 +71,7 @@ local requests, asking = nil, 0 -- key numbers of request ids to be written
 -- Of the decision at hand, by charge: counter, wait, and what it would write.
 local keys, waits = {nil, nil, nil, nil, nil, nil, nil, nil}, {nil, nil, nil, nil, nil, nil, nil, nil}
 local values, renewals = {nil, nil, nil, nil, nil, nil, nil, nil}, {nil, nil, nil, nil, nil, nil, nil, nil}
+local shown = {nil, nil, nil, nil, nil, nil, nil, nil} -- of each, for the reply
 local out, outs, stands = {nil}, 0, {nil}
 
 local at, size = 1, #plan
@@ -96,11 +100,10 @@ while at <= size do
   -- cannot be: they add up (a shadow charge that is not taken does not count),
   -- and are then taken one after another. What was not worked out is shown in
   -- another pass.
-  local pass, allowed, status, body = answer and DONE or WEIGH, true, nil, nil
+  local pass, allowed, status = answer and DONE or WEIGH, true, nil
   local asked, delays, clipped = manner % 2 == 1 and {}, nil, nil
   while pass < DONE do
     local p = first
-    body = ''
     for i = 1, n do
       local key, flags, algorithm, cost, a, b, c, d, e
       key, flags, algorithm, cost, a, b, c, d, e, p = unstruct('>HBBdddddd', plan, p)
@@ -127,7 +130,7 @@ while at <= size do
       local remaining, reset, consumed, refunded = 0, 0, 0, 0
       -- ALGORITHMS --
 
-      if status == STALE or status == LOST then break end
+      if status and status ~= UNREADABLE then break end
       if short > 0 then
         clipped = clipped or {}
         clipped[i] = true
@@ -156,7 +159,7 @@ while at <= size do
       else
         wait, delay = waits[i], delays and delays[i] or 0
       end
-      body = body .. pack('<Bddddd', (wait == 0 and 1 or 0) + (clipped and clipped[i] and 2 or 0), remaining, wait == 0 and delay or wait, reset, consumed, refunded)
+      shown[i] = pack('<Bddddd', (wait == 0 and 1 or 0) + (clipped and clipped[i] and 2 or 0), remaining, wait == 0 and delay or wait, reset, consumed, refunded)
     end
 
     if status then
@@ -188,6 +191,7 @@ while at <= size do
   end
 
   if not answer then
+    local body = n == 1 and shown[1] or concat(shown, '', 1, n)
     answer = (charged and 'A' or allowed and 'a' or 'D') .. clock .. body
     if charged and request > 0 then
       local id, note = A[argument + 1]:sub(1, 16), A[argument + 1]:sub(17)
