@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // An InvoiceDocument is an invoice as programs read it: JSON in snake case, money
@@ -106,9 +107,10 @@ func (i Invoice) Rows() [][]string {
 	return append(rows, total)
 }
 
-// SafeCell keeps a spreadsheet from running a text as a formula.
+// SafeCell keeps a spreadsheet from running a text as a formula: its first character is
+// one that begins one, wide forms included, or one that is skipped before it.
 func SafeCell(s string) string {
-	if s != "" && strings.IndexByte("=+-@\t\r", s[0]) >= 0 {
+	if first, _ := utf8.DecodeRuneInString(s); s != "" && strings.ContainsRune("=+-@＝＋－＠\t\r\n", first) {
 		return "'" + s
 	}
 	return s
