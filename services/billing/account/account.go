@@ -257,7 +257,7 @@ type Line struct {
 	Corrects  string      // number of the invoice that it corrects
 	Of        period.Span // the period it is for: the invoice's, or of the one that it corrects
 	Ref       string      // of a top-up
-	Text      string      // of a top-up: its reason
+	Text      string      // of a top-up: its reason; of a correction in another currency: what it comes to, which is not in the total
 }
 
 // Counted is how one meter of an invoice was counted. It has no money.

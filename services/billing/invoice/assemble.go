@@ -146,6 +146,8 @@ var lineKinds = map[metering.Kind]account.LineKind{
 	metering.LateCall: account.LateLine, metering.Returned: account.RefundLine, metering.Corrected: account.SettledLine,
 }
 
+// corrections are the lines of earlier periods. What one comes to in another currency than
+// the invoice's is said, and is no part of the total.
 func (a *assembly) corrections() error {
 	ordered := slices.SortedFunc(slices.Values(a.facts.Corrections), func(x, y Correction) int {
 		if c := x.Period.Start.Compare(y.Period.Start); c != 0 {
@@ -175,12 +177,17 @@ func (a *assembly) corrections() error {
 		net := c.Count.Net()
 		sum := c.Plan.Difference(c.Meter, billed[k], net)
 		billed[k] += net
-		if c.Plan.Fee.Currency != a.currency && sum.Sign() != 0 {
-			return fmt.Errorf("%w: a correction in %s on an invoice in %s", rating.ErrPlan, c.Plan.Fee.Currency, a.currency)
-		}
-		a.add(account.Line{
+		line := account.Line{
 			Kind: lineKinds[c.Kind], Meter: c.Meter, Units: net, Degraded: c.Count.Degraded, Corrects: c.Corrects, Of: c.Period,
-		}, sum)
+		}
+		if c.Plan.Fee.Currency != a.currency && sum.Sign() != 0 {
+			minor, err := sum.Round()
+			if err != nil {
+				return fmt.Errorf("tenant %s: %w", a.facts.Tenant, err)
+			}
+			line.Text, sum = money.Amount{Minor: minor, Currency: c.Plan.Fee.Currency}.String(), money.Sum{}
+		}
+		a.add(line, sum)
 	}
 	return nil
 }

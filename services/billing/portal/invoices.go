@@ -312,6 +312,9 @@ func (v *visit) lineRow(i account.Invoice, line account.Line, z *time.Location) 
 		out.Text, out.Code, out.Below = l.word("line.topup", line.Meter), line.Ref, line.Text
 	case account.PrepaidLine, account.LateLine, account.RefundLine, account.SettledLine:
 		out.Text = l.word("line."+string(line.Kind), line.Meter)
+		if line.Text != "" {
+			out.Below = strings.TrimPrefix(out.Below+". "+l.word("line.apart", line.Text), ". ")
+		}
 	default:
 		out.Text = line.Meter
 	}

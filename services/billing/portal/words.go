@@ -278,6 +278,7 @@ var words = map[string][langs]string{
 	"line.late":          {"%s, counted late", "%s, geç sayıldı"},
 	"line.refund":        {"%s, given back", "%s, iade"},
 	"line.settlement":    {"%s, settled", "%s, kesinleşti"},
+	"line.apart":         {"%s, in another currency: not in this total", "%s, başka para biriminde: bu toplama dahil değil"},
 	"line.corrects":      {"corrects %s", "düzeltilen %s"},
 	"inv.to":             {"Billed to", "Alıcı"},
 	"inv.tenant":         {"Tenant", "Kurum"},
