@@ -34,7 +34,7 @@ const (
 	codeUsage  = 2
 )
 
-const help = `usage: loadtest propagation | decisions | frozen | usage | thresholds | restore [flags]
+const help = `usage: loadtest propagation | decisions | frozen | usage | thresholds | restore | bench [flags]
 
   propagation   from the commit of a rule's change to where it counts
   decisions     how long a gateway takes for a decision and for a proxied request
@@ -42,6 +42,7 @@ const help = `usage: loadtest propagation | decisions | frozen | usage | thresho
   usage         whether every event becomes one document, whatever is killed and refused meanwhile
   thresholds    from a request that exhausts a quota to its event
   restore       how long an emptied counter store takes to hold what it held
+  bench         decisions of a gateway beside those of others, on one Redis
 
 loadtest <command> -h lists the flags.
 `
@@ -60,6 +61,8 @@ type report struct {
 	Options any             `json:"options"`
 	Result  any             `json:"result"`
 	Verdict verdict.Verdict `json:"verdict"`
+
+	file any // what is written instead; nil: the report
 }
 
 // A call is one run of a command.
@@ -151,7 +154,10 @@ func (c *call) finish(r report) error {
 	if err := r.Verdict.Print(c.table); err != nil {
 		return err
 	}
-	b, err := json.MarshalIndent(r, "", "  ")
+	if r.file == nil {
+		r.file = r
+	}
+	b, err := json.MarshalIndent(r.file, "", "  ")
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"penstock.dev/deploy/local/estate"
 )
 
 // cpuOf is what a process has taken so far, by the kernel's account, to the
@@ -47,4 +49,30 @@ func ownCPU() time.Duration {
 		return 0
 	}
 	return time.Duration(ts.Nano())
+}
+
+// A meter is the kernel's accounts while something was measured.
+type meter struct{ before, after spent }
+
+type spent struct{ server, redis, broker, own, all time.Duration }
+
+func (m *meter) begin(b *bench, c *contender) { m.before = b.spent(c) }
+func (m *meter) end(b *bench, c *contender)   { m.after = b.spent(c) }
+
+func (b *bench) spent(c *contender) spent {
+	return spent{
+		server: cpuOf(c.process.PID()), redis: cpuOf(b.redis.PID()), broker: cpuOf(b.system.Process(estate.Kafka).PID()),
+		own: ownCPU(), all: busy(),
+	}
+}
+
+// others is the share of what was taken that none of those had which are
+// measured.
+func (m *meter) others() float64 {
+	known := func(s spent) time.Duration { return s.server + s.redis + s.broker + s.own }
+	all := m.after.all - m.before.all
+	if all <= 0 {
+		return 0
+	}
+	return max(0, 1-float64(known(m.after)-known(m.before))/float64(all))
 }

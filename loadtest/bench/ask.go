@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -13,11 +14,8 @@ import (
 	"penstock.dev/proto/ratelimitv3"
 )
 
-// What is asked about: each of keys subjects, whose tenants are few.
-const (
-	keys    = 10_000
-	tenants = 20
-)
+// tenants is how many the subjects belong to.
+const tenants = 20
 
 const method = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
@@ -33,8 +31,10 @@ type turn struct {
 // user is one of the turn's subjects. The other dimensions are as many, and
 // told apart in the same way.
 func (t turn) user(i int) string        { return fmt.Sprintf("u%d-%05d", t.number, i) }
-func (t turn) application(i int) string { return fmt.Sprintf("a%d-%05d", t.number, (3*i+7)%keys) }
-func (t turn) address(i int) string     { return fmt.Sprintf("2001:db8:%x:%x::1", t.number, (7*i+21)%keys) }
+func (t turn) application(i int) string { return fmt.Sprintf("a%d-%05d", t.number, (3*i+7)%t.Keys) }
+func (t turn) address(i int) string {
+	return fmt.Sprintf("2001:db8:%x:%x::1", t.number, (7*i+21)%t.Keys)
+}
 
 // question is a decision request about subject i.
 func (t turn) question(i int) map[string]any {
@@ -48,11 +48,15 @@ func (t turn) question(i int) map[string]any {
 // limited is the message of our rate limit service: one descriptor, to which
 // all rules apply, all or none.
 func (t turn) limited(i int) ([]byte, error) {
+	service := t.Service
+	if t.Frozen {
+		service = frozenServices[i%len(frozenServices)]
+	}
 	entries := []string{"tenant", tenant(i), "user", t.user(i)}
 	if t.Rules > 1 {
 		entries = append(entries, "application", t.application(i), "remote_address", t.address(i))
 	}
-	return message(t.Service, entries)
+	return message(service, entries)
 }
 
 // limitedEach is the message of others': a descriptor for each rule.
@@ -65,7 +69,10 @@ func (t turn) limitedEach(i int) ([]byte, error) {
 }
 
 // value is that of rule k for subject i.
-func (t turn) value(k, i int) string { return fmt.Sprintf("v%d-%05d", t.number, ((2*k+1)*i+7*k)%keys) }
+func (t turn) value(k, i int) string {
+	stride := [...]int{1, 3, 7, 9, 11, 13}[k] // none has a factor of Keys: as many values of each
+	return fmt.Sprintf("v%d-%05d", t.number, (stride*i+7*k)%t.Keys)
+}
 
 func message(domain string, descriptors ...[]string) ([]byte, error) {
 	in := &ratelimitv3.RateLimitRequest{Domain: domain}
@@ -87,43 +94,63 @@ func (t turn) envoyJSON(i int) ([]byte, error) {
 }
 
 // judgeRateLimit says what a RateLimitResponse of so many statuses is. One of
-// which a limit is missing was not decided by the rules, and one that our
-// gateway marks as degraded not by the counter store.
+// which a limit is missing was not decided by the rules, or not by the counter
+// store.
 func judgeRateLimit(statuses int) func(i, status int, body []byte) wire.Answer {
 	return func(_, status int, body []byte) wire.Answer {
-		overall, seen := uint64(0), 0
-		if status != 0 || bytes.Contains(body, []byte("x-ratelimit-degraded")) {
+		answer, limits, err := readRateLimit(body)
+		if err != nil || status != 0 || limits != statuses {
 			return wire.Wrong
 		}
-		for len(body) > 0 {
-			field, kind, n := protowire.ConsumeTag(body)
-			if n < 0 {
-				return wire.Wrong
-			}
-			body = body[n:]
-			n = protowire.ConsumeFieldValue(field, kind, body)
-			if n < 0 {
-				return wire.Wrong
-			}
-			switch {
-			case field == 1 && kind == protowire.VarintType:
-				overall, _ = protowire.ConsumeVarint(body)
-			case field == 2 && kind == protowire.BytesType:
-				if s, _ := protowire.ConsumeBytes(body); hasLimit(s) {
-					seen++
-				}
-			}
-			body = body[n:]
+		return answer
+	}
+}
+
+// judgeFrozen says the same where the counter store hangs: request i is
+// answered by its rule's mode, and says so, or as ever.
+func judgeFrozen(i, status int, body []byte) wire.Answer {
+	answer, limits, err := readRateLimit(body)
+	degraded := bytes.Contains(body, []byte("x-ratelimit-degraded"))
+	want := wire.Passed
+	if degraded && frozenServices[i%len(frozenServices)] == "bench-closed" {
+		want = wire.Refused
+	}
+	if err != nil || status != 0 || degraded == (limits == 1) || answer != want {
+		return wire.Wrong
+	}
+	return answer
+}
+
+var errAnswer = errors.New("no rate limit response")
+
+// readRateLimit reads a RateLimitResponse as far as it is judged: its code, and
+// how many of its statuses have a limit.
+func readRateLimit(body []byte) (answer wire.Answer, limits int, err error) {
+	for len(body) > 0 {
+		field, kind, n := protowire.ConsumeTag(body)
+		if n < 0 {
+			return wire.Wrong, 0, errAnswer
+		}
+		body = body[n:]
+		if n = protowire.ConsumeFieldValue(field, kind, body); n < 0 {
+			return wire.Wrong, 0, errAnswer
 		}
 		switch {
-		case seen == statuses && overall == uint64(ratelimitv3.RateLimitResponse_OK):
-			return wire.Passed
-		case seen == statuses && overall == uint64(ratelimitv3.RateLimitResponse_OVER_LIMIT):
-			return wire.Refused
-		default:
-			return wire.Wrong
+		case field == 1 && kind == protowire.VarintType:
+			switch code, _ := protowire.ConsumeVarint(body); code {
+			case uint64(ratelimitv3.RateLimitResponse_OK):
+				answer = wire.Passed
+			case uint64(ratelimitv3.RateLimitResponse_OVER_LIMIT):
+				answer = wire.Refused
+			}
+		case field == 2 && kind == protowire.BytesType:
+			if s, _ := protowire.ConsumeBytes(body); hasLimit(s) {
+				limits++
+			}
 		}
+		body = body[n:]
 	}
+	return answer, limits, nil
 }
 
 // hasLimit reports whether a DescriptorStatus has its current_limit.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"penstock.dev/deploy/local/estate"
@@ -19,25 +20,38 @@ const burst = 1000
 
 // rules are those of each service, all of which apply to each of its requests.
 func rules() map[string][]object {
-	rate := func(limit int, window time.Duration, burst int, subject ...string) object {
-		return object{
-			"name": "bench", "mode": "enforce", "enabled": true, "kind": "rate", "algorithm": "gcra", "subject": subject,
-			"limit": limit, "window": fmt.Sprintf("%ds", int(window.Seconds())), "burst": burst, "meter": "api-calls", "on_failure": "open",
-		}
-	}
 	const day = 24 * time.Hour
-	return map[string][]object{
-		"bench-1": {rate(100, time.Hour, burst, "tenant", "user")},
+	all := map[string][]object{
+		"bench-1": {rate("open", 100, time.Hour, burst, "tenant", "user")},
 		"bench-6": {
-			rate(100, time.Hour, burst, "tenant", "user"),
-			rate(50, 30*time.Minute, burst, "tenant", "ip"),
-			rate(2000, day, burst, "tenant", "application"),
-			rate(10_000, 7*day, burst, "tenant", "application", "user"),
-			rate(500, 6*time.Hour, burst, "tenant", "user", "ip"),
-			rate(50_000, 30*day, burst, "tenant", "application", "ip"),
+			rate("open", 100, time.Hour, burst, "tenant", "user"),
+			rate("open", 50, 30*time.Minute, burst, "tenant", "ip"),
+			rate("open", 2000, day, burst, "tenant", "application"),
+			rate("open", 10_000, 7*day, burst, "tenant", "application", "user"),
+			rate("open", 500, 6*time.Hour, burst, "tenant", "user", "ip"),
+			rate("open", 50_000, 30*day, burst, "tenant", "application", "ip"),
 		},
-		"bench-denied": {rate(1, day, 1, "tenant", "user")},
+		"bench-denied": {rate("open", 1, day, 1, "tenant", "user")},
+		"bench-hot":    {rate("open", 100, time.Hour, 1000*burst, "tenant", "user")},
 	}
+	for _, service := range frozenServices {
+		mode := strings.TrimPrefix(service, "bench-")
+		all[service] = []object{rate(mode, 1_000_000, time.Second, 1000*burst, "tenant", "user")}
+	}
+	return all
+}
+
+func rate(onFailure string, limit int, window time.Duration, burst int, subject ...string) object {
+	return object{
+		"name": "bench", "mode": "enforce", "enabled": true, "kind": "rate", "algorithm": "gcra", "subject": subject,
+		"limit": limit, "window": fmt.Sprintf("%ds", int(window.Seconds())), "burst": burst, "meter": "api-calls", "on_failure": onFailure,
+	}
+}
+
+// room is what a counter of our rule k of a service holds at most.
+func room(service string, k int) int64 {
+	n, _ := rules()[service][k]["burst"].(int)
+	return int64(n)
 }
 
 // putCatalogue puts in tenants, services and rules, and waits until each of the
@@ -76,7 +90,7 @@ func await(ctx context.Context, d *estate.Decider) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for service, list := range rules() {
-		question := turn{Scenario: Scenario{Service: service, Rules: len(list)}}.question(0)
+		question := turn{Scenario: Scenario{Service: service, Rules: len(list), Keys: 1}}.question(0)
 		question["cost"], question["method"] = 0, http.MethodGet
 		for {
 			got, err := d.Decide(ctx, question)

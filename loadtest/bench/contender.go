@@ -21,18 +21,25 @@ import (
 
 // A contender is one of those that are measured.
 type contender struct {
-	name    string
 	process *server.Process
 	grpc    string // host:port
 	http    string
 	admin   string // URL of its metrics; empty: none
 	// load fills in what is sent and how it is judged.
 	load func(t turn, l *wire.Load) error
+	// run is what measures it instead of a load.
+	run func(ctx context.Context, t turn, o Options) (Sample, error)
 	// charged counts in Redis what a turn has charged, for each of its rules; nil:
 	// nothing is counted.
 	charged func(ctx context.Context, t turn) ([]int64, error)
-	// weight is how many decisions a request is.
-	weight int
+	weight  int  // decisions of a request
+	conns   int  // instead of the scenario's; 0: those
+	calm    bool // Redis is not stopped
+}
+
+// decider asks the contender's decision API.
+func (c *contender) decider(b *bench) *estate.Decider {
+	return &estate.Decider{URL: "http://" + c.http, Token: b.system.Env["DECISION_TOKEN"]}
 }
 
 // envoyVersion is the newest commit of envoyproxy/ratelimit that its module
@@ -68,7 +75,7 @@ func (b *bench) open(ctx context.Context, o system.Options) (err error) {
 		return err
 	}
 	b.contenders = map[string]*contender{}
-	for _, start := range []func(context.Context, server.Run) error{b.startOurs, b.startEnvoy, b.startPeers} {
+	for _, start := range []func(context.Context, server.Run) error{b.startOurs, b.startEnvoy, b.startPeers, b.startRaw} {
 		if err := start(ctx, run); err != nil {
 			return err
 		}
@@ -94,11 +101,7 @@ func (b *bench) close(ctx context.Context) error {
 // settle puts in the rules, and stops what no decision needs: what is left of
 // the system is Redis, the broker and the gateways.
 func (b *bench) settle(ctx context.Context) error {
-	var gateways []*estate.Decider
-	for _, name := range []string{ours, oursGRPC} {
-		gateways = append(gateways, &estate.Decider{URL: "http://" + b.contenders[name].http, Token: b.system.Env["DECISION_TOKEN"]})
-	}
-	if err := putCatalogue(ctx, b.system.Admin(), gateways...); err != nil {
+	if err := putCatalogue(ctx, b.system.Admin(), b.contenders[ours].decider(b), b.contenders[oursGRPC].decider(b)); err != nil {
 		return err
 	}
 	for _, name := range []string{
@@ -144,12 +147,13 @@ func (b *bench) startOurs(ctx context.Context, _ server.Run) error {
 		}
 		b.started = append(b.started, p)
 		b.contenders[name] = &contender{
-			name: name, process: p, http: at[0], grpc: at[1], admin: "http://" + at[2], weight: 1, load: b.loadOurs(at[0], at[1]), charged: b.chargedOurs,
+			process: p, http: at[0], grpc: at[1], admin: "http://" + at[2], weight: 1, load: b.loadOurs(at[0], at[1]), charged: b.chargedOurs,
 		}
 	}
-	one := *b.contenders[ours]
-	one.name, one.weight, one.load = oursBatch, batch, b.loadBatch(one.http)
-	b.contenders[oursBatch] = &one
+	many, calm := *b.contenders[ours], *b.contenders[ours]
+	many.weight, many.conns, many.load = batch, 8, b.loadBatch(many.http)
+	calm.calm = true
+	b.contenders[oursBatch], b.contenders[oursCalm] = &many, &calm
 	return nil
 }
 
@@ -157,13 +161,16 @@ func (b *bench) loadOurs(http, grpc string) func(t turn, l *wire.Load) error {
 	return func(t turn, l *wire.Load) error {
 		if t.HTTP {
 			l.Addr, l.Judge = http, judgeDecisions(1)
-			return fill(l, func(i int) ([]byte, error) {
+			return fill(l, t, func(i int) ([]byte, error) {
 				body, err := json.Marshal(t.question(i))
 				return post(http, "/v1/decisions", b.system.Env["DECISION_TOKEN"], body), err
 			})
 		}
 		l.Addr, l.Method, l.Judge = grpc, method, judgeRateLimit(1)
-		return fill(l, t.limited)
+		if t.Frozen {
+			l.Judge = judgeFrozen
+		}
+		return fill(l, t, t.limited)
 	}
 }
 
@@ -172,7 +179,7 @@ func (b *bench) loadOurs(http, grpc string) func(t turn, l *wire.Load) error {
 func (b *bench) loadBatch(http string) func(t turn, l *wire.Load) error {
 	return func(t turn, l *wire.Load) error {
 		l.Addr, l.Judge = http, judgeDecisions(batch)
-		return fill(l, func(i int) ([]byte, error) { return b.batchOf(http, t, i, 1) })
+		return fill(l, t, func(i int) ([]byte, error) { return b.batchOf(http, t, i, 1) })
 	}
 }
 
@@ -181,7 +188,7 @@ func (b *bench) loadBatch(http string) func(t turn, l *wire.Load) error {
 func (b *bench) batchOf(host string, t turn, i, cost int) ([]byte, error) {
 	questions := make([]map[string]any, batch)
 	for k := range questions {
-		questions[k] = t.question((i + k) % keys)
+		questions[k] = t.question((i + k) % t.Keys)
 		questions[k]["cost"] = cost
 	}
 	body, err := json.Marshal(map[string]any{"decisions": questions})
@@ -189,8 +196,8 @@ func (b *bench) batchOf(host string, t turn, i, cost int) ([]byte, error) {
 }
 
 // fill writes the requests.
-func fill(l *wire.Load, request func(i int) ([]byte, error)) (err error) {
-	l.Requests = make([][]byte, keys)
+func fill(l *wire.Load, t turn, request func(i int) ([]byte, error)) (err error) {
+	l.Requests = make([][]byte, t.Keys)
 	for i := range l.Requests {
 		if l.Requests[i], err = request(i); err != nil {
 			return err
@@ -208,8 +215,11 @@ func (b *bench) chargedOurs(ctx context.Context, t turn) ([]int64, error) {
 		return nil, err
 	}
 	defer c.CloseIdle()
-	charged := make([]int64, t.Rules)
-	for i := 0; i < keys; i += batch {
+	charged, rooms := make([]int64, t.Rules), make([]int64, t.Rules)
+	for k := range rooms {
+		rooms[k] = room(t.Service, k)
+	}
+	for i := 0; i < t.Keys; i += batch {
 		request, err := b.batchOf(at, t, i, 0)
 		if err != nil {
 			return nil, err
@@ -232,10 +242,6 @@ func (b *bench) chargedOurs(ctx context.Context, t turn) ([]int64, error) {
 		if err != nil {
 			return nil, err
 		}
-		room := int64(burst)
-		if t.Denied {
-			room = 1
-		}
 		for _, d := range answer.Decisions {
 			if d.Degraded || len(d.Limits) != t.Rules {
 				return nil, fmt.Errorf("%s cannot be counted: %+v", t.Name, d)
@@ -245,7 +251,7 @@ func (b *bench) chargedOurs(ctx context.Context, t turn) ([]int64, error) {
 				if err != nil {
 					return nil, err
 				}
-				charged[k] += room - l.Remaining
+				charged[k] += rooms[k] - l.Remaining
 			}
 		}
 	}
@@ -274,6 +280,7 @@ func (b *bench) startEnvoy(ctx context.Context, run server.Run) error {
 	}
 	env := []string{
 		"RUNTIME_ROOT=" + dir, "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + b.redis.Addr,
+		"LOCAL_CACHE_SIZE_IN_BYTES=33554432", // for what it denies
 		"DISABLE_STATS=true", "USE_STATSD=false", "LOG_LEVEL=error",
 	}
 	for i, name := range []string{"", "GRPC_", "DEBUG_"} {
@@ -286,16 +293,16 @@ func (b *bench) startEnvoy(ctx context.Context, run server.Run) error {
 		return err
 	}
 	b.started = append(b.started, p)
-	b.contenders[envoy] = &contender{name: envoy, process: p, weight: 1, charged: b.chargedEnvoy, load: func(t turn, l *wire.Load) error {
+	b.contenders[envoy] = &contender{process: p, weight: 1, charged: b.chargedEnvoy, load: func(t turn, l *wire.Load) error {
 		if t.HTTP {
 			l.Addr, l.Judge = at[0], judgeEnvoyJSON
-			return fill(l, func(i int) ([]byte, error) {
+			return fill(l, t, func(i int) ([]byte, error) {
 				body, err := t.envoyJSON(i)
 				return post(at[0], "/json", "none", body), err
 			})
 		}
 		l.Addr, l.Method, l.Judge = at[1], method, judgeRateLimit(t.Rules)
-		return fill(l, t.limitedEach)
+		return fill(l, t, t.limitedEach)
 	}}
 	return nil
 }
@@ -312,7 +319,7 @@ func (b *bench) startPeers(ctx context.Context, run server.Run) error {
 			return err
 		}
 		args := []string{"-grpc", at[0]}
-		c := &contender{name: name, weight: 1}
+		c := &contender{weight: 1}
 		if name == naive {
 			args = append(args, "-http", at[1], "-redis", b.redis.Addr)
 			c.charged = b.chargedNaive
@@ -329,7 +336,7 @@ func (b *bench) startPeers(ctx context.Context, run server.Run) error {
 				return b.loadOurs(at[1], "")(t, l)
 			}
 			l.Addr, l.Method, l.Judge = at[0], method, judgeRateLimit(t.Rules)
-			return fill(l, t.limitedEach)
+			return fill(l, t, t.limitedEach)
 		}
 	}
 	return nil

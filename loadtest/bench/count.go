@@ -6,6 +6,8 @@ import (
 	"net"
 	"strconv"
 	"time"
+
+	limits "penstock.dev/loadtest/naive"
 )
 
 // listens is a probe of a port.
@@ -39,8 +41,11 @@ func (b *bench) values(ctx context.Context, names []string) ([]string, error) {
 
 // chargedEnvoy adds up the counters of envoyproxy/ratelimit, which lie under
 // domain, key, value and the beginning of the window: two of them where a window
-// began meanwhile.
+// began meanwhile. What it refuses it may count or not.
 func (b *bench) chargedEnvoy(ctx context.Context, t turn) ([]int64, error) {
+	if t.Denied {
+		return nil, nil
+	}
 	charged := make([]int64, t.Rules)
 	for k := range charged {
 		var names []string
@@ -65,13 +70,10 @@ func (b *bench) chargedEnvoy(ctx context.Context, t turn) ([]int64, error) {
 // chargedNaive tells the units from how far each counter lies ahead of now: each
 // unit by its price, and less than one has come back since the first.
 func (b *bench) chargedNaive(ctx context.Context, t turn) ([]int64, error) {
-	price := time.Hour.Microseconds() / 100
-	if t.Denied {
-		price = 24 * time.Hour.Microseconds()
-	}
+	price := limits.LimitOf(t.Service).Price()
 	charged := make([]int64, t.Rules)
 	for k := range charged {
-		names := make([]string, keys)
+		names := make([]string, t.Keys)
 		for i := range names {
 			names[i] = fmt.Sprintf("%s:k%d=%s", t.Service, k, t.value(k, i))
 			if t.HTTP {

@@ -1,20 +1,15 @@
 package decisions
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
-	"strconv"
-	"strings"
 	"time"
 
 	"penstock.dev/deploy/local/estate"
-	"penstock.dev/loadtest/stats"
 )
 
 // charged is what the monthly quotas of all tenants have consumed.
@@ -99,85 +94,4 @@ func (c *catalogue) peek(ctx context.Context, d *estate.Decider, tenant string) 
 		return a, err
 	}
 	return a, json.Unmarshal(text, &a)
-}
-
-// A Histogram is the gateway's own view of a time: quantiles estimated within
-// the buckets of ratelimit_decision_latency_seconds, as Prometheus does.
-type Histogram struct {
-	Count int64        `json:"count"`
-	P50   stats.Millis `json:"p50_ms"`
-	P99   stats.Millis `json:"p99_ms"`
-
-	bounds []float64 // upper, seconds
-	counts []int64   // cumulative
-}
-
-const latency = "ratelimit_decision_latency_seconds_bucket"
-
-// scrape reads the histogram of a gateway.
-func scrape(ctx context.Context, admin string) (*Histogram, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, admin+"/metrics", http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	h := &Histogram{}
-	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		rest, ok := strings.CutPrefix(lines.Text(), latency+`{le="`)
-		if !ok {
-			continue
-		}
-		le, count, _ := strings.Cut(rest, `"} `)
-		bound, err1 := strconv.ParseFloat(le, 64)
-		n, err2 := strconv.ParseFloat(count, 64)
-		if err1 != nil || err2 != nil {
-			return nil, fmt.Errorf("metrics: %q", lines.Text())
-		}
-		h.bounds, h.counts = append(h.bounds, bound), append(h.counts, int64(n))
-	}
-	if len(h.bounds) == 0 {
-		return nil, fmt.Errorf("%s/metrics has no %s", admin, latency)
-	}
-	return h, nil
-}
-
-// since is what was observed after an earlier scrape.
-func (h *Histogram) since(before *Histogram) *Histogram {
-	if h == nil || before == nil || len(h.counts) != len(before.counts) {
-		return nil
-	}
-	out := &Histogram{bounds: h.bounds}
-	for i := range h.counts {
-		out.counts = append(out.counts, h.counts[i]-before.counts[i])
-	}
-	out.Count = out.counts[len(out.counts)-1]
-	if out.Count == 0 {
-		return nil
-	}
-	out.P50, out.P99 = out.quantile(0.5), out.quantile(0.99)
-	return out
-}
-
-// quantile interpolates within the bucket that holds it.
-func (h *Histogram) quantile(q float64) stats.Millis {
-	rank := q * float64(h.Count)
-	low, below := 0.0, int64(0)
-	for i, bound := range h.bounds {
-		if float64(h.counts[i]) >= rank {
-			if math.IsInf(bound, 1) {
-				bound = low // all that is known
-			}
-			share := 1.0
-			if in := h.counts[i] - below; in > 0 {
-				share = (rank - float64(below)) / float64(in)
-			}
-			return stats.Millis((low + (bound-low)*share) * float64(time.Second))
-		}
-		low, below = bound, h.counts[i]
-	}
-	return stats.Millis(low * float64(time.Second))
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"penstock.dev/loadtest/metrics"
 	"penstock.dev/loadtest/pace"
 	"penstock.dev/loadtest/stats"
 	"penstock.dev/loadtest/system"
@@ -33,15 +34,15 @@ type Beside struct {
 
 // A Stream is one kind of load and how it was answered.
 type Stream struct {
-	Offered   float64       `json:"offered_per_second"`
-	Sent      int           `json:"sent"`
-	Failed    int           `json:"failed"`        // no answer, or one that is no decision
-	Failure   string        `json:"why,omitempty"` // one of them
-	Refused   int           `json:"refused"`       // decided, and not let through
-	Degraded  int           `json:"degraded"`      // decided without the counter store
-	Late      stats.Summary `json:"generator_late"`
-	Latency   stats.Summary `json:"latency"`                // from due to answered
-	Histogram *Histogram    `json:"gateway_says,omitempty"` // ratelimit_decision_latency_seconds of the same time
+	Offered   float64            `json:"offered_per_second"`
+	Sent      int                `json:"sent"`
+	Failed    int                `json:"failed"`        // no answer, or one that is no decision
+	Failure   string             `json:"why,omitempty"` // one of them
+	Refused   int                `json:"refused"`       // decided, and not let through
+	Degraded  int                `json:"degraded"`      // decided without the counter store
+	Late      stats.Summary      `json:"generator_late"`
+	Latency   stats.Summary      `json:"latency"`                // from due to answered
+	Histogram *metrics.Histogram `json:"gateway_says,omitempty"` // ratelimit_decision_latency_seconds of the same time
 }
 
 // A Result is the streams of the two settings, and whether the counters agree.

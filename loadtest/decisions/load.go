@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock.dev/loadtest/client"
+	"penstock.dev/loadtest/metrics"
 	"penstock.dev/loadtest/pace"
 	"penstock.dev/loadtest/stats"
 	"penstock.dev/loadtest/system"
@@ -59,17 +60,20 @@ type reply struct {
 // A send sends request i and reads the answer to its end.
 type send func(ctx context.Context, i int) (reply, error)
 
+// latency is the gateway's own view of how long it takes.
+const latency = "ratelimit_decision_latency_seconds"
+
 // measure warms up, then sends by the schedule.
 func (l *load) measure(ctx context.Context, s pace.Schedule, do send) (Stream, error) {
 	l.close() // a server may have closed what was idle
 	l.run(ctx, pace.Schedule{Rate: s.Rate, For: warmUp}, do)
-	before, err := scrape(ctx, l.s.Env["GATEWAY_METRICS_URL"])
+	before, err := metrics.Histograms(ctx, l.s.Env["GATEWAY_METRICS_URL"], latency)
 	if err != nil {
 		return Stream{}, err
 	}
 	stream := l.run(ctx, s, do)
-	after, err := scrape(ctx, l.s.Env["GATEWAY_METRICS_URL"])
-	stream.Histogram = after.since(before)
+	after, err := metrics.Histograms(ctx, l.s.Env["GATEWAY_METRICS_URL"], latency)
+	stream.Histogram = after[latency].Since(before[latency])
 	return stream, err
 }
 

@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -21,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc"
 
+	"penstock.dev/loadtest/naive"
 	"penstock.dev/proto/ratelimitv3"
 )
 
@@ -75,24 +75,7 @@ func run(ctx context.Context, args []string) error {
 	}
 }
 
-// A limit is that of a domain or service.
-type limit struct {
-	Units, Burst int64
-	Window       time.Duration
-}
-
-// limitOf knows the limits of the bench: one that denies, and the others'.
-func limitOf(domain string) limit {
-	if domain == "bench-denied" {
-		return limit{1, 1, 24 * time.Hour}
-	}
-	return limit{100, 1000, time.Hour}
-}
-
-//go:embed gcra.lua
-var gcraText string
-
-var gcra = redis.NewScript(gcraText)
+var gcra = redis.NewScript(naive.Script)
 
 // A peer answers. It is safe for concurrent use.
 type peer struct {
@@ -102,18 +85,17 @@ type peer struct {
 
 // take charges a unit of every key or none, and returns what is left of the
 // tightest, and whether it did.
-func (p *peer) take(ctx context.Context, l limit, keys []string) (left int64, ok bool, err error) {
+func (p *peer) take(ctx context.Context, l naive.Limit, keys []string) (left int64, ok bool, err error) {
 	if p.redis == nil {
 		return l.Burst, true, nil
 	}
-	price := l.Window.Microseconds() / l.Units
-	left, err = gcra.EvalSha(ctx, p.redis, keys, time.Now().UnixMicro(), price, l.Burst).Int64()
+	left, err = gcra.EvalSha(ctx, p.redis, keys, time.Now().UnixMicro(), l.Price(), l.Burst).Int64()
 	return left, left >= 0, err
 }
 
 // ShouldRateLimit counts each descriptor, all or none.
 func (p *peer) ShouldRateLimit(ctx context.Context, in *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
-	l := limitOf(in.GetDomain())
+	l := naive.LimitOf(in.GetDomain())
 	keys := make([]string, len(in.GetDescriptors()))
 	for i, d := range in.GetDescriptors() {
 		keys[i] = in.GetDomain()
@@ -150,7 +132,7 @@ func (p *peer) decide(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	l := limitOf(q.Service)
+	l := naive.LimitOf(q.Service)
 	left, ok, err := p.take(r.Context(), l, []string{q.Service + ":tenant=" + q.Tenant + ":user=" + q.User})
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)

@@ -21,7 +21,10 @@ func (m Millis) MarshalJSON() ([]byte, error) { return []byte(m.number()), nil }
 // String shows milliseconds for people.
 func (m Millis) String() string { return m.number() + " ms" }
 
-func (m Millis) number() string { return fmt.Sprintf("%.3f", float64(m)/float64(time.Millisecond)) }
+func (m Millis) number() string { return fmt.Sprintf("%.3f", m.Float()) }
+
+// Float is how many milliseconds it is.
+func (m Millis) Float() float64 { return float64(m) / float64(time.Millisecond) }
 
 // A Summary is the quantiles of a set of durations.
 type Summary struct {
@@ -66,9 +69,7 @@ func Table(w io.Writer, rows []Row) error {
 	for _, r := range rows {
 		s := r.Summary
 		_, _ = fmt.Fprintf(t, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", r.Name, s.Count,
-			ms(s.P50), ms(s.P90), ms(s.P99), ms(s.P999), ms(s.Max))
+			s.P50.Float(), s.P90.Float(), s.P99.Float(), s.P999.Float(), s.Max.Float())
 	}
 	return t.Flush()
 }
-
-func ms(m Millis) float64 { return float64(m) / float64(time.Millisecond) }

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"regexp"
 	"syscall"
 	"time"
 
@@ -55,13 +56,17 @@ func Main(service string, run func(ctx context.Context, p Process) error) {
 // ErrConfig marks an error as a refused configuration.
 var ErrConfig = errors.New("configuration")
 
+// runtimeMetrics are those of Go's runtime that tell how long requests waited for
+// it: go_sched_latencies_seconds, go_sched_pauses_total_gc_seconds.
+var runtimeMetrics = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^/sched/(latencies|pauses/total/gc):seconds$`)}
+
 // Exec is Main without the signals and the exit, for tests. It returns the
 // exit code. Logs go to w as one JSON object a line.
 func Exec(ctx context.Context, service string, args []string, getenv func(string) string, w io.Writer, run func(ctx context.Context, p Process) error) int {
 	spaceCollections(getenv)
 	log := slog.New(slog.NewJSONHandler(w, nil)).With("service", service)
 	metrics := prometheus.NewRegistry()
-	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	metrics.MustRegister(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(runtimeMetrics)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	err := run(ctx, Process{
 		Service: service, Args: args, Getenv: getenv,
 		Log: log, Metrics: metrics, Stopping: ctx.Done(),

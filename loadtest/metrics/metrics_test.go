@@ -1,4 +1,4 @@
-package decisions
+package metrics
 
 import (
 	"net/http"
@@ -11,6 +11,7 @@ import (
 // between two scrapes, interpolated within the bucket that holds them.
 func TestHistogramOfAWhile(t *testing.T) {
 	t.Parallel()
+	const metric = "ratelimit_decision_latency_seconds"
 	text := ""
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(text))
@@ -19,16 +20,16 @@ func TestHistogramOfAWhile(t *testing.T) {
 	read := func(s string) *Histogram {
 		t.Helper()
 		text = s
-		h, err := scrape(t.Context(), srv.URL)
+		h, err := Histograms(t.Context(), srv.URL, metric)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return h
+		return h[metric]
 	}
-	const name = "ratelimit_decision_latency_seconds_bucket"
+	const name = metric + "_bucket"
 	before := read(name + "{le=\"0.001\"} 1000\n" + name + "{le=\"0.002\"} 1000\n" + name + "{le=\"+Inf\"} 1000\n")
 	after := read("# HELP\n" + name + "{le=\"0.001\"} 1100\n" + name + "{le=\"0.002\"} 1200\n" + name + "{le=\"+Inf\"} 1201\nother 1\n")
-	h := after.since(before)
+	h := after.Since(before)
 	if h.Count != 201 {
 		t.Errorf("count = %d, want 201", h.Count)
 	}
@@ -39,11 +40,11 @@ func TestHistogramOfAWhile(t *testing.T) {
 			t.Errorf("quantile %v = %v, want %v", q, got, want)
 		}
 	}
-	if before.since(before) != nil {
+	if before.Since(before) != nil {
 		t.Error("a while without observations has quantiles")
 	}
 	text = "nothing"
-	if _, err := scrape(t.Context(), srv.URL); err == nil {
+	if _, err := Histograms(t.Context(), srv.URL, metric); err == nil {
 		t.Error("a gateway without the histogram is accepted")
 	}
 }

@@ -1,0 +1,63 @@
+package bench
+
+import (
+	"fmt"
+	"time"
+
+	"penstock.dev/loadtest/verdict"
+)
+
+// Targets are what is to be reached, of the scenarios that were measured.
+func Targets(outcomes map[string]Outcome) []verdict.Check {
+	var checks []verdict.Check
+	if o, ok := outcomes["grpc_1rule_64"]; ok {
+		grpc := Outcome{Sample: o.Peers[oursGRPC], Peers: o.Peers}
+		checks = append(checks,
+			atLeast("1 rule, × envoyproxy/ratelimit", o.RatioEnvoy, 6),
+			atLeast("1 rule on grpc-go, × envoyproxy/ratelimit", grpc.ratio(envoy), 2),
+			atMost("1 rule, server CPU µs", o.Server, 10),
+			atMost("1 rule, Redis CPU µs", o.Redis, 10))
+	}
+	if o, ok := outcomes["grpc_6rules_64"]; ok {
+		checks = append(checks,
+			atLeast("6 rules, × envoyproxy/ratelimit", o.RatioEnvoy, 4),
+			atMost("6 rules, server CPU µs", o.Server, 10),
+			atMost("6 rules, Redis CPU µs", o.Redis, 25))
+	}
+	if o, ok := outcomes["grpc_denied_64"]; ok {
+		checks = append(checks, atLeast("denials a second", o.PerSecond, 250_000))
+	}
+	if o, ok := outcomes["http_1rule_64"]; ok {
+		many := Outcome{Sample: o.Peers[oursBatch], Peers: o.Peers}
+		checks = append(checks,
+			atLeast("HTTP, × the naive design", o.RatioNaive, 1.2),
+			atLeast("HTTP in batches, decisions, × the naive design", many.ratio(naive), 5))
+	}
+	if o, ok := outcomes["open_1000"]; ok {
+		checks = append(checks, verdict.AtMost("1,000 a second, p99", o.P99, 3*time.Millisecond))
+	}
+	if o, ok := outcomes["frozen"]; ok {
+		checks = append(checks,
+			verdict.AtMost("Redis frozen, p99.9", o.P999, 60*time.Millisecond),
+			verdict.AtMost("Redis frozen, the longest", o.Max, 150*time.Millisecond),
+			atLeast("Redis frozen, decisions a second, × with Redis", o.ratio(oursCalm), 1))
+	}
+	return checks
+}
+
+// atLeast and atMost say by how much a figure reaches what it is to reach, or
+// misses it.
+func atLeast(what string, got, want float64) verdict.Check {
+	return verdict.Check{What: what, Promised: "at least " + number(want), Measured: fmt.Sprintf("%s (%+.0f %%)", number(got), 100*(got/want-1)), Held: got >= want}
+}
+
+func atMost(what string, got, want float64) verdict.Check {
+	return verdict.Check{What: what, Promised: "at most " + number(want), Measured: fmt.Sprintf("%s (%+.0f %%)", number(got), 100*(got/want-1)), Held: got <= want}
+}
+
+func number(x float64) string {
+	if x >= 1000 {
+		return fmt.Sprintf("%.0f", x)
+	}
+	return fmt.Sprintf("%.2g", x)
+}
