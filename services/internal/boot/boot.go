@@ -1,6 +1,6 @@
 // Package boot runs a service's process: signals, logging, the metrics
-// registry, the spacing of garbage collections, and the order in which parts
-// start and stop.
+// registry, the spacing of garbage collections, the bound of memory, and the
+// order in which parts start and stop.
 package boot
 
 import (
@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
@@ -65,6 +66,7 @@ var runtimeMetrics = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile
 func Exec(ctx context.Context, service string, args []string, getenv func(string) string, w io.Writer, run func(ctx context.Context, p Process) error) int {
 	spaceCollections(getenv)
 	log := slog.New(slog.NewJSONHandler(w, nil)).With("service", service)
+	boundMemory(log, memlimit.FromCgroup)
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(runtimeMetrics)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	err := run(ctx, Process{

@@ -1,9 +1,14 @@
 package boot
 
 import (
+	"errors"
+	"log/slog"
+	"math"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
 // spare is the least garbage in bytes that gathers before Go collects. With
@@ -45,4 +50,21 @@ func inUse() uint64 {
 		return 0
 	}
 	return live[0].Value.Uint64()
+}
+
+// share is how much of its container's memory the Go heap and what belongs to
+// it may take; the rest is for the kernel's side of the process.
+const share = 0.9
+
+// boundMemory makes Go collect sooner rather than outgrow what limit allows the
+// process, and be killed for it. A GOMEMLIMIT in the environment is left alone.
+func boundMemory(log *slog.Logger, limit memlimit.Provider) {
+	bytes, err := memlimit.Set(memlimit.WithRatio(share), memlimit.WithProvider(limit))
+	switch {
+	case errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
+	case err != nil:
+		log.Warn("memory is not bounded", "error", err.Error())
+	case bytes < math.MaxInt64:
+		log.Info("memory is bounded", "bytes", bytes)
+	}
 }

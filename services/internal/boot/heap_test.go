@@ -1,9 +1,16 @@
 package boot
 
 import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"math"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"testing"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
 func TestPercentLeavesTheSpare(t *testing.T) {
@@ -41,4 +48,32 @@ func TestCollectionsFollowTheHeapInUse(t *testing.T) {
 		}
 	}
 	t.Error("128 MiB in use did not bring the percentage down to Go's default")
+}
+
+func TestMemoryIsBoundedByTheContainer(t *testing.T) {
+	before := debug.SetMemoryLimit(-1)
+	defer debug.SetMemoryLimit(before)
+	for _, c := range []struct {
+		name, env string
+		limit     memlimit.Provider
+		want      int64
+		says      string
+	}{
+		{"a limit", "", memlimit.Limit(1 << 30), 966367641, `"bytes":966367641`},
+		{"GOMEMLIMIT", "1GiB", memlimit.Limit(1 << 20), math.MaxInt64, ""},
+		{"no limit", "", func() (uint64, error) { return 0, memlimit.ErrNoLimit }, math.MaxInt64, ""},
+		{"no container", "", func() (uint64, error) { return 0, memlimit.ErrNoCgroup }, math.MaxInt64, ""},
+		{"unreadable", "", func() (uint64, error) { return 0, errors.New("torn") }, math.MaxInt64, "torn"},
+	} {
+		debug.SetMemoryLimit(math.MaxInt64)
+		t.Setenv("GOMEMLIMIT", c.env)
+		var log bytes.Buffer
+		boundMemory(slog.New(slog.NewJSONHandler(&log, nil)), c.limit)
+		if got := debug.SetMemoryLimit(-1); got != c.want {
+			t.Errorf("%s: bounded at %d bytes, want %d", c.name, got, c.want)
+		}
+		if got := log.String(); c.says == "" && got != "" || !strings.Contains(got, c.says) {
+			t.Errorf("%s: says %q, want %q", c.name, got, c.says)
+		}
+	}
 }
