@@ -44,7 +44,7 @@ func runBench(ctx context.Context, c *call, args []string) (r report, err error)
 	}
 	outcomes := result.Outcomes()
 	r = report{Name: "bench", Machine: result.Machine}
-	r.Verdict.Checks = bench.Targets(outcomes)
+	r.Verdict.Checks, r.Verdict.None = bench.Targets(outcomes), bench.Doubt(outcomes)
 	file := map[string]any{
 		"machine": r.Machine, "targets": r.Verdict.Checks, "faults": result.Faults,
 		"options": map[string]any{"rounds": o.Rounds, "for": o.For.String(), "warm": o.Warm.String(), "kafka": c.system.Kafka},

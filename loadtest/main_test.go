@@ -30,6 +30,9 @@ func TestUsage(t *testing.T) {
 		"frozen -env x":                 "-env",
 		"restore -env x":                "-env",
 		"restore -counters 0":           "-counters",
+		"bench -only nothing":           "-only",
+		"bench -for 1m":                 "-for",
+		"bench -env x":                  "-env",
 	} {
 		var out, errs strings.Builder
 		if code := run(t.Context(), strings.Fields(args), &out, &errs); code != codeUsage || !strings.Contains(errs.String(), says) {

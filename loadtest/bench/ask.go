@@ -94,28 +94,37 @@ func (t turn) envoyJSON(i int) ([]byte, error) {
 }
 
 // judgeRateLimit says what a RateLimitResponse of so many statuses is. One of
-// which a limit is missing was not decided by the rules, or not by the counter
-// store.
+// which a limit is missing was not decided by the rules.
 func judgeRateLimit(statuses int) func(i, status int, body []byte) wire.Answer {
 	return func(_, status int, body []byte) wire.Answer {
 		answer, limits, err := readRateLimit(body)
-		if err != nil || status != 0 || limits != statuses {
+		switch {
+		case err != nil || status != 0:
+			return wire.Wrong
+		case limits == statuses:
+			return answer
+		case degraded(body):
+			return wire.Degraded
+		default:
 			return wire.Wrong
 		}
-		return answer
 	}
 }
+
+// degraded reports whether a RateLimitResponse of our gateway says that the
+// counter store did not decide.
+func degraded(body []byte) bool { return bytes.Contains(body, []byte("x-ratelimit-degraded")) }
 
 // judgeFrozen says the same where the counter store hangs: request i is
 // answered by its rule's mode, and says so, or as ever.
 func judgeFrozen(i, status int, body []byte) wire.Answer {
 	answer, limits, err := readRateLimit(body)
-	degraded := bytes.Contains(body, []byte("x-ratelimit-degraded"))
+	alone := degraded(body)
 	want := wire.Passed
-	if degraded && frozenServices[i%len(frozenServices)] == "bench-closed" {
+	if alone && frozenServices[i%len(frozenServices)] == "bench-closed" {
 		want = wire.Refused
 	}
-	if err != nil || status != 0 || degraded == (limits == 1) || answer != want {
+	if err != nil || status != 0 || alone == (limits == 1) || answer != want {
 		return wire.Wrong
 	}
 	return answer
@@ -171,15 +180,19 @@ func hasLimit(status []byte) bool {
 // judgeDecisions says what the answer to so many decision requests is. All pass
 // or are refused alike.
 func judgeDecisions(n int) func(i, status int, body []byte) wire.Answer {
-	passed, sound := []byte(`"outcome":"ALLOW"`), []byte(`"degraded":false,`)
+	passed, refused := []byte(`"outcome":"ALLOW"`), []byte(`"outcome":"DENY"`)
+	sound, alone := []byte(`"degraded":false,`), []byte(`"degraded":true,`)
 	limits := []byte(`"limits":[{`)
 	return func(_, status int, body []byte) wire.Answer {
+		decided := bytes.Count(body, sound)
 		switch {
-		case status != 200 || bytes.Count(body, sound) != n || bytes.Count(body, limits) != n:
+		case status != 200 || decided+bytes.Count(body, alone) != n || bytes.Count(body, limits) != decided:
 			return wire.Wrong
+		case decided < n:
+			return wire.Degraded
 		case bytes.Count(body, passed) == n:
 			return wire.Passed
-		case !bytes.Contains(body, passed):
+		case bytes.Count(body, refused) == n:
 			return wire.Refused
 		default:
 			return wire.Wrong

@@ -28,6 +28,7 @@ type Sample struct {
 	Generator float64      `json:"generator_cpu_us"`
 	LateP99   stats.Millis `json:"generator_late_p99_ms"` // of an open loop
 	Others    float64      `json:"others_cpu_share"`      // of what all processes took: those that have no part in it
+	Degraded  float64      `json:"degraded_share"`        // of all answers: those given without the counter store
 	Runtime   *Runtime     `json:"runtime,omitempty"`
 }
 
@@ -71,6 +72,7 @@ func sampleOf(r *wire.Result, m *meter, decisions int64) Sample {
 		P50:       quantile(50), P99: quantile(99), P999: quantile(99.9), Max: stats.Millis(r.Latency.Max()),
 		Server: each(m.after.server - m.before.server), Redis: each(m.after.redis - m.before.redis), Broker: each(m.after.broker - m.before.broker),
 		Generator: each(r.CPU), LateP99: stats.Millis(r.Late.ValueAtQuantile(99)), Others: m.others(),
+		Degraded: float64(r.Degraded) / float64(r.Passed+r.Refused+r.Degraded+r.Wrong),
 	}
 }
 
@@ -85,8 +87,8 @@ func (s Sample) String() string {
 // An Outcome is a scenario: our figures, what they are to others', and theirs.
 type Outcome struct {
 	Sample
-	RatioEnvoy float64           `json:"ratio_envoy,omitempty"` // of decisions a second
-	RatioNaive float64           `json:"ratio_naive,omitempty"`
+	RatioEnvoy float64           `json:"ratio_envoy"` // of decisions a second; 0: that one was not measured
+	RatioNaive float64           `json:"ratio_naive"`
 	Peers      map[string]Sample `json:"peers"`
 }
 
@@ -131,6 +133,7 @@ func medians(samples []Sample) Sample {
 		Generator: median(samples, func(s Sample) float64 { return s.Generator }),
 		LateP99:   median(samples, func(s Sample) stats.Millis { return s.LateP99 }),
 		Others:    median(samples, func(s Sample) float64 { return s.Others }),
+		Degraded:  median(samples, func(s Sample) float64 { return s.Degraded }),
 	}
 	for _, s := range samples {
 		m.Max = max(m.Max, s.Max)

@@ -2,8 +2,11 @@ package bench
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
+	"penstock.dev/loadtest/stats"
 	"penstock.dev/loadtest/verdict"
 )
 
@@ -43,6 +46,28 @@ func Targets(outcomes map[string]Outcome) []verdict.Check {
 			atLeast("Redis frozen, decisions a second, × with Redis", o.ratio(oursCalm), 1))
 	}
 	return checks
+}
+
+// Bounds of what a verdict can come of.
+const (
+	mostDegraded = 0.001                          // of the answers: what Redis did not decide is cheaper
+	mostLate     = stats.Millis(time.Millisecond) // p99, of the generator
+	mostOthers   = 0.25                           // of the CPU that was taken
+)
+
+// Doubt says why there is no verdict, where there is none.
+func Doubt(outcomes map[string]Outcome) string {
+	for _, name := range slices.Sorted(maps.Keys(outcomes)) {
+		switch o := outcomes[name]; {
+		case o.Degraded > mostDegraded:
+			return fmt.Sprintf("%s: Redis did not decide %.1f %% in time", name, 100*o.Degraded)
+		case o.LateP99 > mostLate:
+			return fmt.Sprintf("%s: the generator was late by %v at p99", name, o.LateP99)
+		case o.Others > mostOthers:
+			return fmt.Sprintf("%s: other processes took %.0f %% of the CPU", name, 100*o.Others)
+		}
+	}
+	return ""
 }
 
 // atLeast and atMost say by how much a figure reaches what it is to reach, or

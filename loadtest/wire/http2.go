@@ -25,11 +25,12 @@ const (
 
 const (
 	frameHeader = 9
+	maxFrame    = 16 << 10 // bytes that every peer takes
 	prefix      = 5        // of a gRPC message: compressed or not, length
-	maxMessage  = 16 << 10 // less prefix, is what every peer takes as one frame
-	maxAnswer   = 1 << 20  // bytes of an answer, its stream's window
-	ring        = 1 << 12  // streams of a connection, more than are ever in flight
-	topUp       = 1 << 24  // bytes after which a connection's window is filled up
+	maxMessage  = maxFrame - prefix
+	maxAnswer   = 1 << 20 // bytes of an answer, its stream's window
+	ring        = 1 << 12 // streams of a connection, more than are ever in flight
+	topUp       = 1 << 24 // bytes after which a connection's window is filled up
 	preface     = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 )
 
@@ -186,7 +187,7 @@ func (h *http2) parse(in []byte) (used int, err error) {
 	for len(in)-used >= frameHeader {
 		head := in[used:]
 		length := int(head[0])<<16 | int(head[1])<<8 | int(head[2])
-		if length > maxMessage {
+		if length > maxFrame {
 			return used, fmt.Errorf("%w: a frame of %d bytes", errHTTP2, length)
 		}
 		if len(head) < frameHeader+length {

@@ -181,7 +181,7 @@ func (r *run) loop(ctx context.Context) error {
 // border begins and ends what is measured.
 func (r *run) border() {
 	if !r.began && r.now >= r.begin {
-		r.began, r.begin, r.cpu = true, r.now, threadCPU()
+		r.began, r.begin, r.end, r.cpu = true, r.now, r.now+int64(r.For), threadCPU()
 		if r.Begin != nil {
 			r.Begin()
 		}
@@ -197,12 +197,12 @@ func (r *run) border() {
 
 // finished reports whether there is nothing left to wait for.
 func (r *run) finished() bool {
+	unanswered := r.flying + len(r.waiting)
 	switch {
 	case r.live == 0:
 		r.now = max(r.now, r.end)
 		r.border()
-		return true
-	case !r.done || r.flying == 0:
+	case !r.done || unanswered == 0:
 		return r.done
 	case r.now < r.end+int64(drainWithin):
 		return false
@@ -210,6 +210,8 @@ func (r *run) finished() bool {
 	for _, c := range r.conns {
 		c.fail(fmt.Errorf("no answer within %v after the end", drainWithin))
 	}
+	r.result.Sent += int64(len(r.waiting))
+	r.result.Failed += int64(len(r.waiting))
 	return true
 }
 
@@ -391,7 +393,9 @@ func (c *conn) finish(i int, due int64, a Answer, status int, body []byte) {
 		r.result.Passed++
 	case Refused:
 		r.result.Refused++
-	default:
+	case Degraded:
+		r.result.Degraded++
+	case Wrong:
 		r.result.Wrong++
 		r.because(fmt.Sprintf("request %d was answered with status %d: %q", i, status, body[:min(len(body), 200)]))
 	}

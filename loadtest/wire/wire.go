@@ -22,11 +22,13 @@ import (
 // An Answer is what became of a request that was answered.
 type Answer uint8
 
-// Wrong is what is no answer to the request.
+// Wrong is what is no answer to the request, Degraded one that was given without
+// the counter store.
 const (
 	Wrong Answer = iota
 	Passed
 	Refused
+	Degraded
 )
 
 // A Load is what is sent. Either InFlight or Rate is above 0.
@@ -38,7 +40,7 @@ type Load struct {
 	Warm     time.Duration
 	For      time.Duration // measured, after Warm
 	Method   string        // of gRPC, /package.Service/Method; empty: Requests are HTTP/1.1
-	// Requests are sent at random: messages of gRPC, of 16 KiB at most, or
+	// Requests are sent at random: messages of gRPC that fit into a frame of 16 KiB, or
 	// requests as they go over the wire.
 	Requests [][]byte
 	// Judge says what the answer to request i is. The status is gRPC's or
@@ -63,7 +65,7 @@ type Result struct {
 
 // Answers count what was answered.
 type Answers struct {
-	Sent, Passed, Refused, Wrong int64
+	Sent, Passed, Refused, Degraded, Wrong int64
 }
 
 // PerSecond is the rate of answers while it was measured.
