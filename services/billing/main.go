@@ -84,7 +84,7 @@ func face(cfg config, p boot.Process, store *postgres.Store, metrics *observe.Me
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", boot.ErrConfig, err)
 	}
-	pages, err := portal.Handler(portal.Config{Gate: gate, Reader: store, Audit: store, Secure: cfg.secure, Now: time.Now, Log: p.Log})
+	pages, err := portal.Handler(portal.Config{Gate: gate, Reader: store, Audit: store, Secure: cfg.secure, Now: time.Now, Timeout: cfg.timeout, Log: p.Log})
 	if err != nil {
 		return nil, fmt.Errorf("portal: %w", err)
 	}

@@ -47,12 +47,13 @@ type Audit interface {
 
 // Config is what the portal needs.
 type Config struct {
-	Gate   Gate
-	Reader account.Reader
-	Audit  Audit
-	Secure bool // the portal is reached by https: cookies say so
-	Now    func() time.Time
-	Log    *slog.Logger
+	Gate    Gate
+	Reader  account.Reader
+	Audit   Audit
+	Secure  bool // the portal is reached by https: cookies say so
+	Now     func() time.Time
+	Timeout time.Duration // for one request's work; past it 503, or a page without what could not be read
+	Log     *slog.Logger
 }
 
 type handler struct {
@@ -97,8 +98,8 @@ func Handler(c Config) (http.Handler, error) {
 	return h.guard(mux), nil
 }
 
-// guard sets the headers of every answer and refuses a token in a URL before
-// anything looks at it.
+// guard sets the headers of every answer, bounds its work, and refuses a token in a URL
+// before anything looks at it.
 func (h *handler) guard(next http.Handler) http.Handler {
 	cross := http.NewCrossOriginProtection()
 	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -122,9 +123,14 @@ func (h *handler) guard(next http.Handler) http.Handler {
 			h.fail(w, r, http.StatusUnauthorized, "error.401")
 			return
 		}
-		next.ServeHTTP(w, r)
+		ctx, cancel := context.WithTimeout(r.Context(), h.Timeout)
+		defer cancel()
+		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
+
+// gone reports whether nobody waits for the answer.
+func gone(r *http.Request) bool { return errors.Is(r.Context().Err(), context.Canceled) }
 
 // tokenInURL reports whether a URL carries a token, or means to: URLs end up in
 // histories, logs and referrers.
@@ -200,7 +206,7 @@ func (h *handler) answer(v *visit, err error) {
 		h.fail(v.w, v.r, http.StatusNotFound, "error.404")
 	case errors.Is(err, errInput):
 		h.fail(v.w, v.r, http.StatusBadRequest, "error.400")
-	case v.r.Context().Err() != nil: // nobody waits for it
+	case gone(v.r):
 	case errors.Is(err, errPage):
 		h.Log.Error("a portal page could not be made", "path", v.r.URL.Path, "error", err.Error())
 		h.fail(v.w, v.r, http.StatusInternalServerError, "error.500")

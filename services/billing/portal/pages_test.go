@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"penstock.dev/services/billing/access"
+	"penstock.dev/services/billing/account"
 	"penstock.dev/services/billing/portal"
 	"penstock.dev/services/billing/portal/portaltest"
 )
@@ -39,7 +40,7 @@ type site struct {
 func newSite(t *testing.T, names portaltest.Names, change ...func(*portal.Config)) *site {
 	t.Helper()
 	s := &site{t: t, gate: &portaltest.Gate{}, book: &portaltest.Book{Names: names, Down: map[string]bool{}}, audit: &portaltest.Audit{Key: names.Key}, log: &bytes.Buffer{}}
-	cfg := portal.Config{Gate: s.gate, Reader: s.book, Audit: s.audit, Now: portaltest.Now, Log: slog.New(slog.NewTextHandler(s.log, nil))}
+	cfg := portal.Config{Gate: s.gate, Reader: s.book, Audit: s.audit, Now: portaltest.Now, Timeout: time.Minute, Log: slog.New(slog.NewTextHandler(s.log, nil))}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -510,4 +511,29 @@ var errAway = errors.New("away")
 
 func (broken) Verify(context.Context, string, time.Time) (access.Grant, error) {
 	return access.Grant{}, errAway
+}
+
+// A hang is an account that does not answer.
+type hang struct{ *portaltest.Book }
+
+func (hang) Profile(ctx context.Context, _ string) (account.Profile, error) {
+	<-ctx.Done()
+	return account.Profile{}, ctx.Err()
+}
+
+// TestTimeout guarantees that a page does not wait for an account that does not answer for
+// longer than it may, and says so.
+func TestTimeout(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, portaltest.Plain, func(c *portal.Config) {
+		c.Reader, c.Timeout = hang{&portaltest.Book{}}, time.Millisecond
+	})
+	for _, page := range pages {
+		if w := s.see(page, "en"); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), "<h1") {
+			t.Errorf("%s answers %d %v", page, w.Code, w.Header())
+		}
+	}
+	if !strings.Contains(s.log.String(), "the account could not be read for the portal") {
+		t.Errorf("the log says %s", s.log)
+	}
 }

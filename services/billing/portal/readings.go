@@ -45,7 +45,7 @@ func partOf[T any](v *visit, name string, read func() (T, error)) (T, *missing) 
 		v.read.good(v.grant.Tenant, name, v.now)
 		return got, nil
 	}
-	if v.r.Context().Err() == nil {
+	if !gone(v.r) {
 		v.Log.Warn("part of an account could not be read for the portal", "part", name, "error", err.Error())
 	}
 	m := &missing{Title: v.lang.word("failed"), How: v.lang.word("failed.never")}
