@@ -1,6 +1,9 @@
 package metering
 
 import (
+	"errors"
+	"fmt"
+	"math"
 	"time"
 )
 
@@ -55,7 +58,7 @@ type CutKey struct {
 
 // A CutSum is the refusals of a line.
 type CutSum struct {
-	Calls, Units int64
+	Calls, Units int64 // Units end at the largest number there is
 	First, Last  time.Time
 }
 
@@ -105,7 +108,8 @@ func NewBatch() *Batch {
 	}
 }
 
-// Add takes an event that was not taken before. Its error is the calendar's.
+// Add takes an event that was not taken before. Its error is the calendar's, or wraps
+// ErrTooMany; then the batch is good for nothing.
 func (b *Batch) Add(e *Event, in Calendar) error {
 	if e.Tenant == "" {
 		return nil
@@ -129,13 +133,19 @@ func (b *Batch) Add(e *Event, in Calendar) error {
 		return err
 	}
 	for _, m := range counts {
-		sum(b.Usage, UsageKey{
+		line := sum(b.Usage, UsageKey{
 			Tenant: e.Tenant, Meter: m.Meter, Application: e.Application, APIKey: e.APIKey, Service: e.Service, Endpoint: e.Endpoint,
 			Kind: kind(e.Verdict, place), Place: place,
-		}).Plus(m.Count)
+		})
+		if line.Plus(m.Count); line.Units < 0 || line.Returned < 0 {
+			return fmt.Errorf("%w: %s of %s", ErrTooMany, m.Meter, e.Tenant)
+		}
 	}
 	return nil
 }
+
+// ErrTooMany reports units that no sum holds.
+var ErrTooMany = errors.New("more units than can be counted")
 
 func (b *Batch) aside(e *Event, counts []Metered, in Calendar) error {
 	into, err := in.Open(e.Tenant)
@@ -179,7 +189,7 @@ func (b *Batch) cut(e *Event, in Calendar) error {
 		Service: e.Service, Endpoint: e.Endpoint, Status: e.Status, Day: day,
 	})
 	s.Calls++
-	s.Units += e.Cost
+	s.Units += min(e.Cost, math.MaxInt64-s.Units) // what was refused may be any number, and often
 	if s.First.IsZero() || e.At.Before(s.First) {
 		s.First = e.At
 	}

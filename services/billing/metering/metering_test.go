@@ -1,6 +1,8 @@
 package metering_test
 
 import (
+	"errors"
+	"math"
 	"reflect"
 	"testing"
 	"time"
@@ -195,6 +197,27 @@ func TestBatch(t *testing.T) {
 		}
 		if !reflect.DeepEqual(reasons, map[string]int64{"quota-exceeded": 1, "store-unavailable": 1}) || b.Billable != 4 {
 			t.Errorf("final %v: cuts %v, %d billable", final, reasons, b.Billable)
+		}
+	}
+}
+
+// TestBatchHolds guarantees that calls that were refused for numbers without measure do not
+// turn a sum over, and that units that were sold and fit no sum are an error.
+func TestBatchHolds(t *testing.T) {
+	t.Parallel()
+	for verdict, want := range map[metering.Verdict]error{metering.Deny: nil, metering.Allow: metering.ErrTooMany} {
+		b := metering.NewBatch()
+		var err error
+		for i := 0; i < 2560 && err == nil; i++ {
+			err = b.Add(&metering.Event{Tenant: "acme", Verdict: verdict, Cost: 1<<53 - 1, At: noon, Arrived: noon}, everywhere{})
+		}
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", verdict, err, want)
+		}
+		for _, c := range b.Cuts {
+			if c.Calls != 2560 || c.Units != math.MaxInt64 {
+				t.Errorf("cuts %+v", c)
+			}
 		}
 	}
 }

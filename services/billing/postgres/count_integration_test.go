@@ -5,6 +5,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"math"
 	"reflect"
 	"slices"
 	"sync"
@@ -514,5 +515,26 @@ func TestIntegrationZoneChangeKeepsDays(t *testing.T) {
 		if err != nil || place.Day != at(t, day) || books.Lines[line].Calls != 1 {
 			t.Errorf("the call at %v is placed %+v %v beside %+v, want the day %s", e.At, place, err, books.Lines, day)
 		}
+	}
+}
+
+// TestIntegrationCutsHold guarantees that refusals of numbers without measure, batch after
+// batch, keep no event from being counted.
+func TestIntegrationCutsHold(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	now := at(t, "2026-06-15T12:00:00Z")
+	for range 2 {
+		var refused []metering.Event
+		for range 1500 {
+			e := r.event("acme", now, 1<<53-1)
+			e.Verdict, e.Status = metering.Deny, 429
+			refused = append(refused, e)
+		}
+		r.count(now, refused...)
+	}
+	cuts, err := r.Cuts(t.Context(), "acme", period.Span{Start: now.Add(-time.Hour), End: now.Add(time.Hour)})
+	if err != nil || len(cuts) != 1 || cuts[0].Calls != 3000 || cuts[0].Units != math.MaxInt64 {
+		t.Errorf("cuts %+v %v", cuts, err)
 	}
 }

@@ -144,7 +144,7 @@ func (w *writer) cuts(b *metering.Batch) {
 		SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
 			$9::timestamptz[], $10::timestamptz[], $11::timestamptz[], $12::int[], $13::bigint[], $14::bigint[])
 		ON CONFLICT (tenant, day, rule, endpoint, api_key, application, service, reason, algorithm, status) DO UPDATE SET
-			calls = u.calls + excluded.calls, units = u.units + excluded.units,
+			calls = u.calls + excluded.calls, units = u.units + least(excluded.units, 9223372036854775807 - u.units),
 			first_seen = least(u.first_seen, excluded.first_seen), last_seen = greatest(u.last_seen, excluded.last_seen)`, rows.args()...)
 }
 
