@@ -5,7 +5,8 @@
 #                    OPENSEARCH=1  SEARCH=0
 #                    REDIS_URL=  DATABASE_URL=  KAFKA_BROKERS=  SCHEMA_REGISTRY_URL=  ELASTICSEARCH_URL=
 #   acceptance       KAFKA=real
-#   bench            ARGS='-benchtime 3s'
+#   bench            ARGS='-only grpc_1rule_64,open_1000 -rounds 1 -verdict'
+#   bench-all        ARGS='-benchtime 3s'
 #   load             ARGS='-for 10s -env .run/estate.env'
 
 MODULE     := penstock.dev
@@ -108,8 +109,12 @@ bin/loadtest: check
 	@go build -C loadtest -o $(CURDIR)/bin/loadtest .
 
 .PHONY: bench
-bench: bin/loadtest ## Run the benchmarks, then measure the whole system (loadtest/README.md)
-	$(call timed,bench,go test -run '^$$' -bench . -benchmem $(ARGS) $(MODULE)/...)
+bench: bin/loadtest ## Measure decisions beside those of others (loadtest/README.md)
+	@bin/loadtest bench $(ARGS)
+
+.PHONY: bench-all
+bench-all: bin/loadtest ## Run the benchmarks of every package, then measure the whole system beside Debezium
+	$(call timed,bench-all,go test -run '^$$' -bench . -benchmem $(ARGS) $(MODULE)/...)
 	@bin/loadtest propagation -debezium -rate 30
 	@bin/loadtest decisions
 

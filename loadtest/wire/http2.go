@@ -83,8 +83,12 @@ func greet(c *conn, tcp *net.TCPConn) (protocol, error) {
 	h.encoder = hpack.NewEncoder(&h.encoded)
 	h.decoder = hpack.NewDecoder(4096, h.field)
 	h.fields = []hpack.HeaderField{
-		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: c.run.Method},
-		{Name: ":authority", Value: c.run.Addr}, {Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
+		{Name: ":method", Value: "POST"},
+		{Name: ":scheme", Value: "http"},
+		{Name: ":path", Value: c.run.Method},
+		{Name: ":authority", Value: c.run.Addr},
+		{Name: "content-type", Value: "application/grpc"},
+		{Name: "te", Value: "trailers"},
 	}
 	h.out = append(h.out, preface...)
 	h.frame(12, frameSettings, 0, 0)

@@ -397,7 +397,9 @@ func (c *conn) finish(i int, due int64, a Answer, status int, body []byte) {
 		r.result.Degraded++
 	case Wrong:
 		r.result.Wrong++
-		r.because(fmt.Sprintf("request %d was answered with status %d: %q", i, status, body[:min(len(body), 200)]))
+		if r.result.Why == "" {
+			r.because(fmt.Sprintf("request %d was answered with status %d: %q", i, status, body[:min(len(body), 200)]))
+		}
 	}
 	if r.began && !r.done {
 		r.result.Measured++

@@ -28,14 +28,16 @@ func grpcServer(t *testing.T, answer func(context.Context, *wrapperspb.BytesValu
 	ln := listen(t)
 	s := grpc.NewServer(options...)
 	s.RegisterService(&grpc.ServiceDesc{
-		ServiceName: "t.Test", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{MethodName: "Echo",
+		ServiceName: "t.Test", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{
+			MethodName: "Echo",
 			Handler: func(_ any, ctx context.Context, read func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 				in := &wrapperspb.BytesValue{}
 				if err := read(in); err != nil {
 					return nil, err
 				}
 				return answer(ctx, in)
-			}}},
+			},
+		}},
 	}, nil)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ln) }()

@@ -163,7 +163,7 @@ var rules = []rule{
 	only("the compiler of .proto files is a tool: nothing that runs knows it",
 		"github.com/bufbuild", "proto/internal/gen"),
 	only("what strangers send as HTTP/2 is decoded in one place (docs/adr/0069)",
-		"golang.org/x/net", "services/gateway/grpcapi/h2"),
+		"golang.org/x/net", "services/gateway/grpcapi/h2", "loadtest/wire"),
 	only("the conformance suite of HTTP/2 is for the tests of our own layer (docs/adr/0069)",
 		"github.com/summerwind/h2spec", "services/gateway/grpcapi/h2"),
 	only("conditions are compiled in one place, which bounds what they may do (docs/adr/0054)",
