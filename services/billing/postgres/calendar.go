@@ -159,7 +159,7 @@ func loadTerms(ctx context.Context, q querier, tenants []string, at time.Time) (
 	rows, err := q.Query(ctx, `SELECT n.id, t.zone, t.anchor, t.former, coalesce(p.unit, '')
 		FROM unnest($1::text[]) AS n(id)
 		CROSS JOIN LATERAL (SELECT * FROM tenants WHERE tenants.id = n.id ORDER BY changed_at > $2, abs(extract(epoch FROM changed_at - $2)), version DESC LIMIT 1) t
-		LEFT JOIN LATERAL (SELECT * FROM plans WHERE plans.id = t.plan ORDER BY changed_at > $2, abs(extract(epoch FROM changed_at - $2)), version DESC LIMIT 1) p ON true`, tenants, at)
+		LEFT JOIN LATERAL (SELECT * FROM plans WHERE plans.id = t.plan AND NOT deleted ORDER BY changed_at > $2, abs(extract(epoch FROM changed_at - $2)), version DESC LIMIT 1) p ON true`, tenants, at)
 	if err != nil {
 		return nil, err
 	}

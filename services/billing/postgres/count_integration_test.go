@@ -538,3 +538,36 @@ func TestIntegrationCutsHold(t *testing.T) {
 		t.Errorf("cuts %+v %v", cuts, err)
 	}
 }
+
+// TestIntegrationRunningPeriod guarantees that a call of a clock that is ahead does not make
+// the next period the running one.
+func TestIntegrationRunningPeriod(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	now := time.Now().UTC()
+	hourly := plan(t, "hourly", 100, 0, "", "")
+	hourly.Plan.Period = period.Hour
+	r.learn(now, hourly, tenant("acme", "hourly", "UTC"))
+	ahead := r.event("acme", now.Add(3*time.Hour), 1)
+	ahead.Arrived = now
+	r.count(now, r.event("acme", now, 1), ahead)
+	p, err := r.Profile(t.Context(), "acme")
+	if err != nil || p.Period.Start.After(time.Now()) || len(query[time.Time](r, `SELECT start_at FROM periods`)) != 2 {
+		t.Errorf("the running period is %v %v", p.Period, err)
+	}
+}
+
+// TestIntegrationDeletedPlan guarantees that a plan that was deleted goes on to say how long
+// periods are, as it goes on to price them.
+func TestIntegrationDeletedPlan(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	now := at(t, "2026-06-15T12:00:00Z")
+	hourly := plan(t, "hourly", 100, 0, "", "")
+	hourly.Plan.Period = period.Hour
+	r.learn(now, hourly, tenant("acme", "hourly", "UTC"))
+	r.learn(now.Add(time.Minute), catalog.Change{Kind: catalog.KindPlan, ID: "hourly", Deleted: true})
+	if made := r.finalize(now.Add(3 * time.Hour)); made != 3 {
+		t.Errorf("%d invoices of three hours", made)
+	}
+}

@@ -40,7 +40,8 @@ func (s *Store) Profile(ctx context.Context, tenant string) (account.Profile, er
 			p.Zone = zoneOf(zone)
 		}
 		var start, end *time.Time
-		err = tx.QueryRow(ctx, `SELECT start_at, end_at FROM periods WHERE tenant = $1 AND NOT final ORDER BY start_at DESC LIMIT 1`, tenant).Scan(&start, &end)
+		err = tx.QueryRow(ctx, `SELECT start_at, end_at FROM periods WHERE tenant = $1 AND NOT final
+			ORDER BY start_at > now(), start_at DESC LIMIT 1`, tenant).Scan(&start, &end)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
