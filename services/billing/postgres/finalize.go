@@ -11,6 +11,7 @@ import (
 
 	"penstock.dev/services/billing/account"
 	"penstock.dev/services/billing/invoice"
+	"penstock.dev/services/billing/rating"
 	"penstock.dev/services/internal/period"
 )
 
@@ -123,11 +124,15 @@ func billedUntil(ctx context.Context, q querier, tenant string, now time.Time) (
 }
 
 // finalize makes one period final. There is an invoice if there is a plan, or a
-// correction; of a tenant that was gone if there is a line.
+// correction; of a tenant that was gone if there is a line. A plan of which only the name
+// is known makes none: what cannot be priced is not free.
 func (s *Store) finalize(ctx context.Context, tx pgx.Tx, tenant string, span period.Span, now time.Time) (issued bool, err error) {
 	facts, err := loadFacts(ctx, tx, tenant, span, now)
 	if err != nil {
 		return false, err
+	}
+	if facts.Plan.ID != "" && facts.Plan.Version == 0 && !facts.Gone {
+		return false, fmt.Errorf("%w: plan %s is not known", rating.ErrPlan, facts.Plan.ID)
 	}
 	body, err := invoice.Assemble(facts)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"penstock.dev/services/billing/account"
 	"penstock.dev/services/billing/catalog"
 	"penstock.dev/services/billing/metering"
+	"penstock.dev/services/billing/rating"
 )
 
 // TestIntegrationFC26 guarantees that a customer far east of UTC has one invoice for
@@ -388,5 +389,27 @@ func TestIntegrationDeletedTenant(t *testing.T) {
 	books, err := r.Snapshot(t.Context(), july)
 	if err != nil || len(books.Report.Faults) != 0 {
 		t.Errorf("the proof of the books: %+v %v", books.Report.Faults, err)
+	}
+}
+
+// TestIntegrationUnknownPlan guarantees that a tenant whose plan was set aside, as one with
+// a price that is none is, has no invoice until the plan is known, and then the right one.
+func TestIntegrationUnknownPlan(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	june := at(t, "2026-06-15T12:00:00Z")
+	r.learn(june, tenant("acme", "gold", "UTC"))
+	r.count(june, r.event("acme", june, 150))
+	july := at(t, "2026-07-01T00:00:00Z")
+	if made, err := r.Finalize(t.Context(), july); made != 0 || !errors.Is(err, rating.ErrPlan) {
+		t.Errorf("%d invoices of a plan that is not known: %v", made, err)
+	}
+	r.learn(june, gold(t))
+	if made := r.finalize(july); made != 1 {
+		t.Errorf("%d invoices once it is known", made)
+	}
+	all, err := r.Invoices(t.Context(), "acme", july)
+	if err != nil || len(all) != 2 || all[1].Total.Minor != 10400 {
+		t.Errorf("invoices %+v %v, want 104.00 of June", all, err)
 	}
 }
