@@ -48,10 +48,14 @@ func rate(onFailure string, limit int, window time.Duration, burst int, subject 
 	}
 }
 
-// room is what a counter of our rule k of a service holds at most.
-func room(service string, k int) int64 {
-	n, _ := rules()[service][k]["burst"].(int)
-	return int64(n)
+// rooms are what the counters of a service's rules hold at most.
+func rooms(service string) []int64 {
+	var all []int64
+	for _, rule := range rules()[service] {
+		n, _ := rule["burst"].(int)
+		all = append(all, int64(n))
+	}
+	return all
 }
 
 // putCatalogue puts in tenants, services and rules, and waits until each of the

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,8 +23,7 @@ import (
 // A contender is one of those that are measured.
 type contender struct {
 	process *server.Process
-	grpc    string // host:port
-	http    string
+	http    string // host:port of its decision API; empty: none
 	admin   string // URL of its metrics; empty: none
 	// load fills in what is sent and how it is judged.
 	load func(t turn, l *wire.Load) error
@@ -132,22 +132,23 @@ func addresses(ctx context.Context, n int) ([]string, error) {
 // startOurs starts a gateway for each engine of its gRPC port, configured as the
 // system's own is.
 func (b *bench) startOurs(ctx context.Context, _ server.Run) error {
-	for name, engine := range map[string]string{ours: "h2", oursGRPC: "grpc-go"} {
+	for _, g := range []struct{ name, engine, other string }{{ours, "h2", oursGRPC}, {oursGRPC, "grpc-go", ours}} {
 		at, err := addresses(ctx, 3)
 		if err != nil {
 			return err
 		}
-		dir := filepath.Join(b.dir, name)
+		dir := filepath.Join(b.dir, g.name)
 		p, err := b.system.Process(estate.Gateway).Another(ctx, dir, []string{
 			"PENSTOCK_LISTEN=" + at[0], "PENSTOCK_GRPC_LISTEN=" + at[1], "PENSTOCK_ADMIN_LISTEN=" + at[2],
-			"PENSTOCK_GRPC_ENGINE=" + engine, "PENSTOCK_GATEWAY_ID=" + name, "PENSTOCK_DATA_DIR=" + filepath.Join(dir, "data"),
+			"PENSTOCK_GRPC_ENGINE=" + g.engine, "PENSTOCK_GATEWAY_ID=" + g.name, "PENSTOCK_DATA_DIR=" + filepath.Join(dir, "data"),
 		}, server.Answers200("http://"+at[2]+"/ready"))
 		if err != nil {
 			return err
 		}
 		b.started = append(b.started, p)
-		b.contenders[name] = &contender{
-			process: p, http: at[0], grpc: at[1], admin: "http://" + at[2], weight: 1, load: b.loadOurs(at[0], at[1]), charged: b.chargedOurs,
+		b.contenders[g.name] = &contender{
+			process: p, http: at[0], admin: "http://" + at[2], weight: 1, load: b.loadOurs(at[0], at[1]),
+			charged: func(ctx context.Context, t turn) ([]int64, error) { return b.chargedOurs(ctx, g.other, t) },
 		}
 	}
 	many, calm := *b.contenders[ours], *b.contenders[ours]
@@ -206,53 +207,72 @@ func fill(l *wire.Load, t turn, request func(i int) ([]byte, error)) (err error)
 	return nil
 }
 
-// chargedOurs asks the gateway that has not been measured what is left of every
+// chargedOurs asks a gateway that was not measured what is left of every
 // counter: it knows nothing but what Redis does.
-func (b *bench) chargedOurs(ctx context.Context, t turn) ([]int64, error) {
-	at := b.contenders[oursGRPC].http
+func (b *bench) chargedOurs(ctx context.Context, other string, t turn) ([]int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	at, rooms := b.contenders[other].http, rooms(t.Service)
 	c, err := client.New("http://" + at)
 	if err != nil {
 		return nil, err
 	}
 	defer c.CloseIdle()
-	charged, rooms := make([]int64, t.Rules), make([]int64, t.Rules)
-	for k := range rooms {
-		rooms[k] = room(t.Service, k)
-	}
+	charged := make([]int64, t.Rules)
 	for i := 0; i < t.Keys; i += batch {
 		request, err := b.batchOf(at, t, i, 0)
 		if err != nil {
 			return nil, err
 		}
-		var answer struct {
-			Decisions []struct {
-				Degraded bool `json:"degraded"`
-				Limits   []struct {
-					RuleID    string `json:"rule_id"`
-					Remaining int64  `json:"remaining"`
-				} `json:"limits"`
-			} `json:"decisions"`
+		var some []int64
+		for some == nil { // a look charges nothing, and may be taken again
+			err := c.Do(ctx, request, func(status int, body []byte) (err error) {
+				some, err = t.charges(rooms, status, body)
+				return err
+			})
+			if err = errors.Join(err, ctx.Err()); err != nil {
+				return nil, err
+			}
 		}
-		err = c.Do(ctx, request, func(status int, body []byte) error {
-			if status != 200 {
-				return fmt.Errorf("POST /v1/decisions:batch: %d: %s", status, body)
-			}
-			return json.Unmarshal(body, &answer)
-		})
-		if err != nil {
-			return nil, err
+		for k := range charged {
+			charged[k] += some[k]
 		}
-		for _, d := range answer.Decisions {
-			if d.Degraded || len(d.Limits) != t.Rules {
-				return nil, fmt.Errorf("%s cannot be counted: %+v", t.Name, d)
+	}
+	return charged, nil
+}
+
+// charges reads the answer to a batch of looks: the units that are missing of
+// each rule's room; nil where Redis did not answer.
+func (t turn) charges(rooms []int64, status int, body []byte) ([]int64, error) {
+	var answer struct {
+		Decisions []struct {
+			Degraded bool `json:"degraded"`
+			Limits   []struct {
+				RuleID    string `json:"rule_id"`
+				Remaining int64  `json:"remaining"`
+			} `json:"limits"`
+		} `json:"decisions"`
+	}
+	if status != 200 {
+		return nil, fmt.Errorf("POST /v1/decisions:batch: %d: %s", status, body)
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return nil, err
+	}
+	charged := make([]int64, t.Rules)
+	for _, d := range answer.Decisions {
+		if d.Degraded {
+			return nil, nil
+		}
+		if len(d.Limits) != t.Rules {
+			return nil, fmt.Errorf("%d limits, want %d: %+v", len(d.Limits), t.Rules, d)
+		}
+		for _, l := range d.Limits {
+			k, err := strconv.Atoi(strings.TrimPrefix(l.RuleID, t.Service+"-"))
+			if err != nil || k < 0 || k >= t.Rules {
+				return nil, fmt.Errorf("%s is no rule of %s", l.RuleID, t.Service)
 			}
-			for _, l := range d.Limits {
-				k, err := strconv.Atoi(l.RuleID[len(t.Service)+1:])
-				if err != nil {
-					return nil, err
-				}
-				charged[k] += rooms[k] - l.Remaining
-			}
+			charged[k] += rooms[k] - l.Remaining
 		}
 	}
 	return charged, nil
