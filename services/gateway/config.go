@@ -26,6 +26,7 @@ import (
 type config struct {
 	listen      string
 	grpcListen  string // apart: a face that only trusted callers use
+	grpcEngine  string // the one of ours costs a tenth; the other has streams
 	adminListen string // apart from traffic, and on loopback unless somebody decides otherwise
 	gatewayID   string
 
@@ -82,6 +83,7 @@ func knobs(c *config, tokens *conf.Secret, getenv func(string) string) *conf.Set
 	s := conf.New("gateway", getenv)
 	s.String(&c.listen, "listen", ":8080", "data port, host:port: proxied traffic and /v1/decisions, HTTP/1.1 and HTTP/2 without TLS")
 	s.String(&c.grpcListen, "grpc-listen", "", "port of the gRPC faces, host:port, HTTP/2 without TLS; empty: none")
+	s.String(&c.grpcEngine, "grpc-engine", string(grpcapi.H2), "what serves the gRPC faces: h2, or grpc-go, which also has reflection and health's Watch")
 	s.String(&c.adminListen, "admin-listen", "127.0.0.1:9080", "admin port, host:port: /metrics, /live, /ready, /debug/pprof")
 	s.String(&c.gatewayID, "gateway-id", "gateway", "name of this gateway among others, in its log and at Kafka; 1-64 of A-Z a-z 0-9 . _ -")
 	c.broker.Register(s)
@@ -137,6 +139,9 @@ func (c *config) Validate() error {
 	refuse(hostPort(c.listen), "listen")
 	if c.grpcListen != "" {
 		refuse(hostPort(c.grpcListen), "grpc-listen")
+	}
+	if e := grpcapi.Engine(c.grpcEngine); e != grpcapi.H2 && e != grpcapi.GRPCGo {
+		refuse(fmt.Errorf("%q is not %s or %s", e, grpcapi.H2, grpcapi.GRPCGo), "grpc-engine")
 	}
 	refuse(hostPort(c.adminListen), "admin-listen")
 	refuse(name(c.gatewayID), "gateway-id")
@@ -259,7 +264,7 @@ func (c *config) rules() topics.Config {
 }
 
 func (c *config) grpc() grpcapi.Config {
-	return grpcapi.Config{Listen: c.grpcListen, Drain: c.drain}
+	return grpcapi.Config{Engine: grpcapi.Engine(c.grpcEngine), Listen: c.grpcListen, Drain: c.drain}
 }
 
 func (c *config) proxy() proxyapi.Config {

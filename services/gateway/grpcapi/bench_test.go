@@ -7,13 +7,14 @@ import (
 
 	"penstock.dev/proto/decisionv1"
 	"penstock.dev/proto/ratelimitv3"
+	"penstock.dev/services/gateway/grpcapi"
 	"penstock.dev/services/internal/rule"
 )
 
 // BenchmarkCall measures calls of a rule that passes, with the model for a
 // store: the message alone, as an engine hands it over, and through grpc-go.
 func BenchmarkCall(b *testing.B) {
-	s := newServer(b)
+	s := newServer(b, grpcapi.GRPCGo)
 	s.rate("burst", rule.Tenant, 1<<50, nil)
 	ctx := s.ctx()
 	limits := oneDescriptor("tenant", "acme", "method", "POST", "path", "/v1/pay", "remote_address", "203.0.113.9")
@@ -57,7 +58,7 @@ func BenchmarkCall(b *testing.B) {
 // FuzzShouldRateLimit guarantees that no message is answered with anything but
 // an answer or a fault that the caller is told of.
 func FuzzShouldRateLimit(f *testing.F) {
-	s := newServer(f)
+	s := newServer(f, grpcapi.H2)
 	s.rate("burst", rule.Tenant, 3, nil)
 	for _, in := range []*ratelimitv3.RateLimitRequest{
 		oneDescriptor("tenant", "acme", "path", "/a/../b", "generic_key", "\xff"), {Domain: "d"}, oneDescriptor("client_ip", "2001:db8::1"),

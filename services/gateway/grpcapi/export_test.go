@@ -7,7 +7,7 @@ import (
 
 // Listen serves a face on ln until ctx ends.
 func Listen(ctx context.Context, cfg Config, face *Face, ln net.Listener) error {
-	return newEngine(cfg, face).serve(ctx, ln)
+	return serve(ctx, cfg, face, ln)
 }
 
 // Codes are the reasons that have a status of their own.

@@ -19,9 +19,10 @@ import (
 )
 
 // TestDecide guarantees the answer to each kind of question.
-func TestDecide(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
+func TestDecide(t *testing.T) { onEngines(t, testDecide) }
+
+func testDecide(t *testing.T, engine grpcapi.Engine) {
+	s := newServer(t, engine)
 	s.rate("burst", rule.Tenant, 3, nil)
 	s.monthly("month", 1000)
 	s.key("k", "pk_live_4711", "keyed", "web", "u1")
@@ -64,9 +65,10 @@ func TestDecide(t *testing.T) {
 }
 
 // TestRepeat guarantees that a request id makes a question safe to repeat.
-func TestRepeat(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
+func TestRepeat(t *testing.T) { onEngines(t, testRepeat) }
+
+func testRepeat(t *testing.T, engine grpcapi.Engine) {
+	s := newServer(t, engine)
 	s.rate("burst", rule.Tenant, 3, nil)
 	question := &decisionv1.DecideRequest{Tenant: "acme", RequestId: "r-1"}
 	first, err := s.client.Decide(s.ctx(), question)
@@ -85,9 +87,10 @@ func TestRepeat(t *testing.T) {
 
 // TestBounds guarantees that what is out of bounds is refused by the name of
 // its field, and charges nothing.
-func TestBounds(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
+func TestBounds(t *testing.T) { onEngines(t, testBounds) }
+
+func testBounds(t *testing.T, engine grpcapi.Engine) {
+	s := newServer(t, engine)
 	s.key("k", "secret", "acme", "", "")
 	long := strings.Repeat("x", 257)
 	many := map[string]string{}
@@ -134,9 +137,10 @@ func TestBounds(t *testing.T) {
 
 // TestBatch guarantees the size of a batch, that its answers are in order, and
 // that one malformed question stops all.
-func TestBatch(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
+func TestBatch(t *testing.T) { onEngines(t, testBatch) }
+
+func testBatch(t *testing.T, engine grpcapi.Engine) {
+	s := newServer(t, engine)
 	s.rate("burst", rule.Tenant, 99, nil)
 	hundred := make([]*decisionv1.DecideRequest, 100)
 	for i := range hundred {
@@ -183,9 +187,10 @@ func TestBatch(t *testing.T) {
 
 // TestCorrections guarantees that what was charged can be given back and
 // settled, once, and what each refusal of that is.
-func TestCorrections(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
+func TestCorrections(t *testing.T) { onEngines(t, testCorrections) }
+
+func testCorrections(t *testing.T, engine grpcapi.Engine) {
+	s := newServer(t, engine)
 	s.wallet("acme", 100)
 	d, err := s.client.Decide(s.ctx(), &decisionv1.DecideRequest{Tenant: "acme", Cost: new(int64(5))})
 	if err != nil {
@@ -234,10 +239,11 @@ func TestCorrections(t *testing.T) {
 
 // TestTrust guarantees who may ask: DecisionService only with a token, the rate
 // limit service also from an address that is named.
-func TestTrust(t *testing.T) {
-	t.Parallel()
-	named := newServer(t)
-	nobody := newServer(t, func(s *setting) { s.trusted = nil })
+func TestTrust(t *testing.T) { onEngines(t, testTrust) }
+
+func testTrust(t *testing.T, engine grpcapi.Engine) {
+	named := newServer(t, engine)
+	nobody := newServer(t, engine, func(s *setting) { s.trusted = nil })
 	for _, tt := range []struct {
 		name              string
 		authorization     []string
@@ -306,9 +312,10 @@ func TestEveryProblem(t *testing.T) {
 
 // TestGone guarantees that a call whose caller does not wait ends at once, with
 // the status that says why.
-func TestGone(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
+func TestGone(t *testing.T) { onEngines(t, testGone) }
+
+func testGone(t *testing.T, engine grpcapi.Engine) {
+	s := newServer(t, engine)
 	s.rate("burst", rule.Tenant, 3, nil)
 	s.hold = make(chan struct{})
 	deadline, cancel := context.WithTimeout(s.ctx(), 20*time.Millisecond)

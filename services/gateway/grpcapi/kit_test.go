@@ -35,7 +35,7 @@ const token = "0123456789abcdef0123456789abcdef"
 
 var t0 = time.Date(2026, 11, 30, 23, 0, 0, 0, time.UTC)
 
-// A server is the face over the real domain, on grpc-go, with the model for a
+// A server is the face over the real domain, on an engine, with the model for a
 // store and a clock that stands still.
 type server struct {
 	t    testing.TB
@@ -66,9 +66,21 @@ type setting struct {
 	keys    string
 }
 
-func newServer(t testing.TB, change ...func(*setting)) *server {
+// onEngines runs a test on each.
+func onEngines(t *testing.T, test func(t *testing.T, engine grpcapi.Engine)) {
+	t.Parallel()
+	for _, engine := range []grpcapi.Engine{grpcapi.H2, grpcapi.GRPCGo} {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, engine)
+		})
+	}
+}
+
+func newServer(t testing.TB, engine grpcapi.Engine, change ...func(*setting)) *server {
 	t.Helper()
 	set := setting{trusted: canon.Proxies{netip.MustParsePrefix("127.0.0.1/32")}, keys: "2026-11:secret-of-november"}
+	set.cfg.Engine = engine
 	for _, c := range change {
 		c(&set)
 	}

@@ -25,26 +25,40 @@ func (f *Face) ShouldRateLimit(ctx context.Context, in *ratelimitv3.RateLimitReq
 	if err != nil {
 		return nil, err
 	}
-	qs, index := make([]ask.Question, 0, len(readings)), make([]int, 0, len(readings))
-	for i := range readings {
-		if len(readings[i].refused) == 0 {
-			qs, index = append(qs, readings[i].Question), append(index, i)
-		}
-	}
-	answered := make([]ask.Outcome, len(readings))
-	for i := range readings {
-		answered[i].Err = readings[i].refused.Err()
-	}
-	if len(qs) > 0 {
-		asked, err := f.desk.AnswerEach(ctx, qs)
-		if err != nil {
+	var outcomes []ask.Outcome
+	if qs := appendQuestions(nil, readings); len(qs) > 0 {
+		if outcomes, err = f.desk.AnswerEach(ctx, qs); err != nil {
 			return nil, err
 		}
-		for n, i := range index {
-			answered[i] = asked[n]
+	}
+	return overall(told(readings, outcomes))
+}
+
+// appendQuestions appends those of readings that can be asked.
+func appendQuestions(qs []ask.Question, readings []reading) []ask.Question {
+	for i := range readings {
+		if len(readings[i].refused) == 0 {
+			qs = append(qs, readings[i].Question)
 		}
 	}
-	return overall(answered)
+	return qs
+}
+
+// told is the outcome of each reading, where those that were asked came to
+// outcomes.
+func told(readings []reading, outcomes []ask.Outcome) []ask.Outcome {
+	if len(outcomes) == len(readings) {
+		return outcomes
+	}
+	all := make([]ask.Outcome, len(readings))
+	for i := range readings {
+		if err := readings[i].refused.Err(); err != nil {
+			all[i].Err = err
+		} else {
+			all[i], outcomes = outcomes[0], outcomes[1:]
+		}
+	}
+	return all
 }
 
 // overall is the answer to all descriptors.

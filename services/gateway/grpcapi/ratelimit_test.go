@@ -16,6 +16,7 @@ import (
 
 	"penstock.dev/proto/ratelimitv3"
 	"penstock.dev/services/gateway/decide"
+	"penstock.dev/services/gateway/grpcapi"
 	"penstock.dev/services/internal/rule"
 )
 
@@ -45,9 +46,10 @@ func headers(out *ratelimitv3.RateLimitResponse) map[string]string {
 func digest(value string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(value))) }
 
 // TestEntries guarantees what each entry of a descriptor stands for.
-func TestEntries(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
+func TestEntries(t *testing.T) { onEngines(t, testEntries) }
+
+func testEntries(t *testing.T, engine grpcapi.Engine) {
+	s := newServer(t, engine)
 	s.key("k", "pk_live_4711", "keyed", "web", "u1")
 	s.put(decide.ServiceKind, "payments", &decide.ServiceDef{ID: "payments", Upstream: "http://192.0.2.1"})
 	s.put(decide.EndpointKind, "pay", &decide.EndpointDef{ID: "pay", Service: "payments", Method: "POST", Path: "/v1/pay/{id}", Cost: 3})
@@ -122,8 +124,9 @@ func TestEntries(t *testing.T) {
 }
 
 // TestAddend guarantees what is charged.
-func TestAddend(t *testing.T) {
-	t.Parallel()
+func TestAddend(t *testing.T) { onEngines(t, testAddend) }
+
+func testAddend(t *testing.T, engine grpcapi.Engine) {
 	for _, tt := range []struct {
 		name       string
 		call       uint32
@@ -137,7 +140,7 @@ func TestAddend(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := newServer(t)
+			s := newServer(t, engine)
 			s.rate("burst", rule.Tenant, 10, nil)
 			in := oneDescriptor("tenant", "acme")
 			in.HitsAddend, in.Descriptors[0].HitsAddend = tt.call, tt.descriptor
@@ -150,9 +153,10 @@ func TestAddend(t *testing.T) {
 
 // TestDescriptors guarantees that each descriptor is a decision of its own,
 // that one refusal is the refusal of the call, and what the answer tells.
-func TestDescriptors(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
+func TestDescriptors(t *testing.T) { onEngines(t, testDescriptors) }
+
+func testDescriptors(t *testing.T, engine grpcapi.Engine) {
+	s := newServer(t, engine)
 	s.rate("tenant", rule.Tenant, 2, nil)
 	s.rate("address", rule.IP, 5, nil)
 	both := &ratelimitv3.RateLimitRequest{Domain: "payments", Descriptors: []*ratelimitv3.RateLimitDescriptor{
@@ -195,9 +199,10 @@ func TestDescriptors(t *testing.T) {
 
 // TestRefusals guarantees that whatever a client can cause is a refusal, and
 // never an error that Envoy would let pass.
-func TestRefusals(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
+func TestRefusals(t *testing.T) { onEngines(t, testRefusals) }
+
+func testRefusals(t *testing.T, engine grpcapi.Engine) {
+	s := newServer(t, engine)
 	s.key("k", "secret", "acme", "", "")
 	s.put(decide.RuleKind, "banned", &rule.Rule{
 		ID: "banned", Enabled: true, Mode: rule.Enforce, Kind: rule.Block, Algorithm: rule.NoAlgorithm, Match: rule.Match{Tenant: "banned"}, OnFailure: rule.Open,
@@ -233,9 +238,10 @@ func TestRefusals(t *testing.T) {
 
 // TestMisconfigured guarantees that a descriptor which no client but only a
 // configuration can make is an error that names the place.
-func TestMisconfigured(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
+func TestMisconfigured(t *testing.T) { onEngines(t, testMisconfigured) }
+
+func testMisconfigured(t *testing.T, engine grpcapi.Engine) {
+	s := newServer(t, engine)
 	negative := oneDescriptor("tenant", "acme")
 	negative.Descriptors[0].IsNegativeHits = true
 	var many []*ratelimitv3.RateLimitDescriptor
@@ -271,9 +277,10 @@ func TestMisconfigured(t *testing.T) {
 
 // TestDegraded guarantees that each rule's failure mode decides while the
 // store does not answer, and that no number is told.
-func TestDegraded(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
+func TestDegraded(t *testing.T) { onEngines(t, testDegraded) }
+
+func testDegraded(t *testing.T, engine grpcapi.Engine) {
+	s := newServer(t, engine)
 	for _, mode := range []rule.FailureMode{rule.Open, rule.Closed} {
 		s.rate(string(mode), rule.Tenant, 1, func(r *rule.Rule) { r.Match.Tenant, r.OnFailure = string(mode), mode })
 	}
@@ -292,9 +299,10 @@ func TestDegraded(t *testing.T) {
 }
 
 // TestUnits guarantees how windows and periods are told in Envoy's units.
-func TestUnits(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
+func TestUnits(t *testing.T) { onEngines(t, testUnits) }
+
+func testUnits(t *testing.T, engine grpcapi.Engine) {
+	s := newServer(t, engine)
 	window := func(d time.Duration) func(*rule.Rule) {
 		return func(r *rule.Rule) { r.Window, r.Match.Tenant = d, d.String() }
 	}
@@ -317,13 +325,13 @@ func TestUnits(t *testing.T) {
 			t.Errorf("%v is told as %v", d, l)
 		}
 	}
-	s = newServer(t)
+	s = newServer(t, engine)
 	s.monthly("month", 1<<40)
 	st := s.limited(oneDescriptor("tenant", "acme")).GetStatuses()[0]
 	if l := st.GetCurrentLimit(); l.GetUnit() != ratelimitv3.RateLimitResponse_RateLimit_MONTH || l.GetRequestsPerUnit() != 1<<32-1 || st.GetLimitRemaining() != 1<<32-1 {
 		t.Errorf("a month of 2^40 is told as %v", st)
 	}
-	s = newServer(t)
+	s = newServer(t, engine)
 	s.wallet("acme", 5)
 	st = s.limited(oneDescriptor("tenant", "acme")).GetStatuses()[0]
 	if l := st.GetCurrentLimit(); l.GetUnit() != ratelimitv3.RateLimitResponse_RateLimit_UNKNOWN || st.GetLimitRemaining() != 4 || st.GetDurationUntilReset() != nil {

@@ -2,6 +2,7 @@ package grpcapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -27,8 +28,21 @@ import (
 	"penstock.dev/services/internal/boot"
 )
 
-// Config is how the engine serves. Zero is the value in brackets.
+// An Engine is what carries the calls of a Face.
+type Engine string
+
+// The engines, as -grpc-engine names them.
+const (
+	H2     Engine = "h2"      // package h2: no streams, so neither reflection nor health's Watch
+	GRPCGo Engine = "grpc-go" // google.golang.org/grpc
+)
+
+// maxHeaders bounds the header list of a call, in bytes (RFC 9113 §6.5.2).
+const maxHeaders = 64 << 10
+
+// Config is how an engine serves. Zero is the value in brackets.
 type Config struct {
+	Engine     Engine        // [H2]
 	Listen     string        // host:port
 	MaxMessage int           // bytes of a call's message [1 MiB, as the JSON face's batch]
 	MaxStreams uint32        // calls of one connection at a time [1000]
@@ -37,6 +51,9 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
+	if c.Engine == "" {
+		c.Engine = H2
+	}
 	if c.MaxMessage == 0 {
 		c.MaxMessage = 1 << 20
 	}
@@ -52,7 +69,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Serve is the face on grpc-go.
+// Serve is the face on the engine that cfg names.
 //
 // When it is told to stop, its health is NOT_SERVING, it takes no further
 // connection and no further call, lets what is running end within cfg.Drain,
@@ -63,12 +80,23 @@ func Serve(cfg Config, face *Face) boot.Part {
 		if err != nil {
 			return fmt.Errorf("listen: %w", err)
 		}
-		return newEngine(cfg, face).serve(ctx, ln)
+		return serve(ctx, cfg, face, ln)
 	}}
 }
 
-// An engine serves a Face by grpc-go.
-type engine struct {
+func serve(ctx context.Context, cfg Config, face *Face, ln net.Listener) error {
+	if cfg.Engine == GRPCGo {
+		return newUsual(cfg, face).serve(ctx, ln)
+	}
+	e, err := newFast(cfg, face)
+	if err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	return e.serve(ctx, ln)
+}
+
+// A usual engine serves a Face by grpc-go.
+type usual struct {
 	cfg    Config
 	face   *Face
 	server *grpc.Server
@@ -78,15 +106,15 @@ type engine struct {
 	end    context.CancelFunc
 }
 
-func newEngine(cfg Config, face *Face) *engine {
+func newUsual(cfg Config, face *Face) *usual {
 	cfg = cfg.withDefaults()
-	e := &engine{cfg: cfg, face: face, health: health.NewServer(), calls: make(chan struct{}, cfg.MaxCalls)}
+	e := &usual{cfg: cfg, face: face, health: health.NewServer(), calls: make(chan struct{}, cfg.MaxCalls)}
 	e.ending, e.end = context.WithCancel(context.Background())
 	e.server = grpc.NewServer(
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
 		grpc.MaxRecvMsgSize(cfg.MaxMessage),
 		grpc.MaxConcurrentStreams(cfg.MaxStreams),
-		grpc.MaxHeaderListSize(64<<10),
+		grpc.MaxHeaderListSize(maxHeaders),
 		grpc.ConnectionTimeout(10*time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: 15 * time.Minute, Time: 30 * time.Second, Timeout: 15 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
@@ -103,7 +131,7 @@ func newEngine(cfg Config, face *Face) *engine {
 }
 
 // serve runs the face on ln.
-func (e *engine) serve(ctx context.Context, ln net.Listener) error {
+func (e *usual) serve(ctx context.Context, ln net.Listener) error {
 	defer e.end()
 	served := make(chan error, 1)
 	go func() { served <- e.server.Serve(ln) }()
@@ -122,7 +150,7 @@ func (e *engine) serve(ctx context.Context, ln net.Listener) error {
 
 // stream ends what has no end of its own, such as a watch of the health, when
 // the face closes.
-func (e *engine) stream(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+func (e *usual) stream(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	ctx, cancel := context.WithCancel(s.Context())
 	defer cancel()
 	defer context.AfterFunc(e.ending, cancel)()
@@ -138,7 +166,7 @@ type ending struct {
 func (e ending) Context() context.Context { return e.ctx }
 
 // register adds a service whose calls are admitted before they are read.
-func (e *engine) register(desc *grpc.ServiceDesc, srv any) {
+func (e *usual) register(desc *grpc.ServiceDesc, srv any) {
 	own := *desc
 	own.Methods = make([]grpc.MethodDesc, len(desc.Methods))
 	for i, m := range desc.Methods {
@@ -186,7 +214,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 }
 
 // call answers one call of a caller who may.
-func (e *engine) call(ctx context.Context, service string, answer func() (any, error)) (out any, err error) {
+func (e *usual) call(ctx context.Context, service string, answer func() (any, error)) (out any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			e.face.log.Error("call failed", "service", service, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -212,11 +240,7 @@ func peerOf(ctx context.Context) netip.Addr {
 	if !ok {
 		return netip.Addr{}
 	}
-	tcp, ok := p.Addr.(*net.TCPAddr)
-	if !ok {
-		return netip.Addr{}
-	}
-	return tcp.AddrPort().Addr()
+	return addressOf(p.Addr)
 }
 
 // statusOfFailure is the status of a call as grpc-go sends it.

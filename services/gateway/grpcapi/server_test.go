@@ -19,16 +19,58 @@ import (
 	"penstock.dev/services/internal/rule"
 )
 
-// TestHealthAndReflection guarantees what tools ask first.
-func TestHealthAndReflection(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
+// TestHealth guarantees what an orchestrator asks.
+func TestHealth(t *testing.T) { onEngines(t, testHealth) }
+
+func testHealth(t *testing.T, engine grpcapi.Engine) {
+	s := newServer(t, engine)
+	health := grpc_health_v1.NewHealthClient(s.conn)
 	for _, service := range []string{"", grpcapi.Decision, grpcapi.RateLimit} {
-		got, err := grpc_health_v1.NewHealthClient(s.conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: service})
+		got, err := health.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: service})
 		if err != nil || got.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 			t.Errorf("health of %q: %v %v", service, got, err)
 		}
 	}
+	if _, err := health.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: "guess"}); status.Code(err) != codes.NotFound {
+		t.Errorf("health of what is not there: %v", err)
+	}
+}
+
+// TestStreams guarantees what needs streams: reflection, and to watch the
+// health until the face ends. Package h2 says that it has none.
+func TestStreams(t *testing.T) { onEngines(t, testStreams) }
+
+func testStreams(t *testing.T, engine grpcapi.Engine) {
+	s := newServer(t, engine)
+	watch, err := grpc_health_v1.NewHealthClient(s.conn).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := watch.Recv()
+	if engine == grpcapi.H2 {
+		if status.Code(err) != codes.Unimplemented {
+			t.Errorf("a stream: %v %v", got, err)
+		}
+		return
+	}
+	if err != nil || got.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+		t.Fatal(got, err)
+	}
+	if names := reflected(t, s); !slices.Contains(names, grpcapi.Decision) || !slices.Contains(names, grpcapi.RateLimit) {
+		t.Errorf("reflection lists %v", names)
+	}
+	go func() { _ = s.stop() }() // the end of the test looks at its error
+	for err == nil {
+		got, err = watch.Recv()
+	}
+	if got.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING {
+		t.Errorf("the watch ended with %v", got)
+	}
+}
+
+// reflected are the services that reflection lists.
+func reflected(t *testing.T, s *server) (names []string) {
+	t.Helper()
 	stream, err := grpc_reflection_v1.NewServerReflectionClient(s.conn).ServerReflectionInfo(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -40,25 +82,21 @@ func TestHealthAndReflection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var names []string
 	for _, one := range list.GetListServicesResponse().GetService() {
 		names = append(names, one.GetName())
-	}
-	for _, want := range []string{grpcapi.Decision, grpcapi.RateLimit} {
-		if !slices.Contains(names, want) {
-			t.Errorf("reflection lists %v, not %s", names, want)
-		}
 	}
 	if err := stream.CloseSend(); err != nil {
 		t.Error(err)
 	}
+	return names
 }
 
 // TestUnreadable guarantees the status of a message that is none, of one that
 // is too large, and of a method that is not there.
-func TestUnreadable(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
+func TestUnreadable(t *testing.T) { onEngines(t, testUnreadable) }
+
+func testUnreadable(t *testing.T, engine grpcapi.Engine) {
+	s := newServer(t, engine)
 	err := s.conn.Invoke(s.ctx(), decisionv1.DecisionService_Decide_FullMethodName, wrapperspb.Bytes([]byte("\xff\xfe")), &emptypb.Empty{})
 	refused(t, err, codes.InvalidArgument, "malformed")
 	_, err = s.client.Decide(s.ctx(), &decisionv1.DecideRequest{Path: strings.Repeat("/", 2<<20)})
@@ -73,9 +111,10 @@ func TestUnreadable(t *testing.T) {
 
 // TestBusy guarantees that no more calls are in flight than are configured, and
 // that one more is told to come again.
-func TestBusy(t *testing.T) {
-	t.Parallel()
-	s := newServer(t, func(s *setting) { s.cfg.MaxCalls = 2 })
+func TestBusy(t *testing.T) { onEngines(t, testBusy) }
+
+func testBusy(t *testing.T, engine grpcapi.Engine) {
+	s := newServer(t, engine, func(s *setting) { s.cfg.MaxCalls = 2 })
 	s.rate("burst", rule.Tenant, 9, nil)
 	s.hold = make(chan struct{})
 	done := make(chan error, 2)
@@ -96,19 +135,13 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// TestStop guarantees that a face which is told to stop says so to who watches
-// its health, answers what is in flight, and then ends.
-func TestStop(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
+// TestStop guarantees that a face which is told to stop serves nobody else,
+// answers what is in flight, and then ends.
+func TestStop(t *testing.T) { onEngines(t, testStop) }
+
+func testStop(t *testing.T, engine grpcapi.Engine) {
+	s := newServer(t, engine)
 	s.rate("burst", rule.Tenant, 9, nil)
-	watch, err := grpc_health_v1.NewHealthClient(s.conn).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := watch.Recv(); err != nil || got.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
-		t.Fatal(got, err)
-	}
 	s.hold = make(chan struct{})
 	done := make(chan error, 1)
 	go func() {
@@ -118,8 +151,10 @@ func TestStop(t *testing.T) {
 	<-s.held
 	ended := make(chan error, 1)
 	go func() { ended <- s.stop() }()
-	for { // until the watch has ended, which is after the face began to
-		if _, err := watch.Recv(); err != nil {
+	health := grpc_health_v1.NewHealthClient(s.conn)
+	for { // until it serves nobody else
+		got, err := health.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+		if err != nil || got.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 			break
 		}
 	}
@@ -142,9 +177,10 @@ func TestStop(t *testing.T) {
 
 // TestCut guarantees that a call which does not end is cut when the time to
 // drain is over.
-func TestCut(t *testing.T) {
-	t.Parallel()
-	s := newServer(t, func(s *setting) { s.cfg.Drain = 10 * time.Millisecond })
+func TestCut(t *testing.T) { onEngines(t, testCut) }
+
+func testCut(t *testing.T, engine grpcapi.Engine) {
+	s := newServer(t, engine, func(s *setting) { s.cfg.Drain = 10 * time.Millisecond })
 	s.rate("burst", rule.Tenant, 9, nil)
 	s.hold = make(chan struct{})
 	done := make(chan error, 1)
