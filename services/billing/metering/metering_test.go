@@ -132,12 +132,17 @@ func TestStreams(t *testing.T) {
 }
 
 // TestStreamFromTheMiddle guarantees that what came before a topic's remaining beginning
-// is not missing.
+// is not missing, and counts once if it is read after all.
 func TestStreamFromTheMiddle(t *testing.T) {
 	t.Parallel()
 	s := metering.NewStream(metering.ID{1}, 0, 500, false)
-	if !s.See(500, noon, noon) || !s.See(502, noon, noon) || len(s.Holes) != 1 || s.Holes[0].Len() != 1 {
+	if !s.See(500, noon, noon) || !s.See(502, noon, noon) || s.Missing(noon.Add(time.Hour)) != 1 {
 		t.Errorf("stream %+v", s)
+	}
+	for _, earlier := range []int64{499, 1, 250} { // the topic is read from before
+		if !s.See(earlier, noon, noon) || s.See(earlier, noon, noon) || s.Missing(noon.Add(time.Hour)) != 1 {
+			t.Errorf("after %d, which came before counting began, the stream is %+v", earlier, s)
+		}
 	}
 }
 

@@ -21,18 +21,24 @@ type Hole struct {
 	From, To int64
 	After    time.Time // zero: nothing came before
 	Before   time.Time
-	Noticed  time.Time
+	Noticed  time.Time // zero: came before counting began, and is not missing
 }
 
-// Len is how many events are missing.
-func (h Hole) Len() int64 { return h.To - h.From }
+// Missing is how many events are.
+func (h Hole) Missing() int64 {
+	if h.Noticed.IsZero() {
+		return 0
+	}
+	return h.To - h.From
+}
 
 // NewStream is a stream of which nothing was seen. Where the topic was not read from its
-// beginning, what came before its first event is not missing: whole says that it was.
+// beginning, what came before its first event is not missing, and new if it is read after
+// all: whole says that it was.
 func NewStream(id ID, partition int32, first int64, whole bool) *Stream {
 	s := &Stream{ID: id, Partition: partition, Next: 1}
-	if !whole {
-		s.Next = first
+	if !whole && first > 1 {
+		s.Next, s.Holes = first, []Hole{{From: 1, To: first}}
 	}
 	return s
 }
@@ -75,7 +81,7 @@ func (s *Stream) See(number int64, at, now time.Time) bool {
 func (s *Stream) Missing(before time.Time) (n int64) {
 	for _, h := range s.Holes {
 		if h.Noticed.Before(before) {
-			n += h.Len()
+			n += h.Missing()
 		}
 	}
 	return n

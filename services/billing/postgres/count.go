@@ -53,7 +53,8 @@ func (s *Store) Count(ctx context.Context, events []metering.Event, read []meter
 
 // lockPartitions locks the rows of what was read, and says of which partitions the
 // topic was read from its beginning, and how many records lie between what was read
-// before and this. A topic that was made anew begins before.
+// before and this. A topic that was made anew begins before, and so does one that is read
+// from before counting began.
 func lockPartitions(ctx context.Context, tx pgx.Tx, read []metering.Position, now time.Time) (whole map[int32]bool, skipped int64, err error) {
 	var ids []int32
 	var firsts []int64
@@ -63,7 +64,8 @@ func lockPartitions(ctx context.Context, tx pgx.Tx, read []metering.Position, no
 		first[p.Partition] = p.First
 	}
 	if _, err := tx.Exec(ctx, `INSERT INTO partitions (partition, first_offset, next_offset, record_at, changed_at)
-		SELECT p, f, f, 'epoch', $3 FROM unnest($1::int[], $2::bigint[]) AS r(p, f) ORDER BY p ON CONFLICT DO NOTHING`, ids, firsts, now); err != nil {
+		SELECT p, f, f, 'epoch', $3 FROM unnest($1::int[], $2::bigint[]) AS r(p, f) ORDER BY p
+		ON CONFLICT (partition) DO UPDATE SET first_offset = excluded.first_offset WHERE partitions.first_offset > excluded.first_offset`, ids, firsts, now); err != nil {
 		return nil, 0, err
 	}
 	rows, err := tx.Query(ctx, `SELECT partition, first_offset, next_offset FROM partitions WHERE partition = ANY($1) ORDER BY partition FOR UPDATE`, ids)
@@ -115,9 +117,9 @@ func loadStreams(ctx context.Context, tx pgx.Tx, events []metering.Event) (map[m
 		return nil, err
 	}
 	var h metering.Hole
-	var after *time.Time
-	_, err = pgx.ForEachRow(rows, []any{&id, &h.From, &h.To, &after, &h.Before, &h.Noticed}, func() error {
-		h.After = zero(after)
+	var after, noticed *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&id, &h.From, &h.To, &after, &h.Before, &noticed}, func() error {
+		h.After, h.Noticed = zero(after), zero(noticed)
 		if st := streams[id]; st != nil {
 			st.Holes, st.known = append(st.Holes, h), append(st.known, h)
 		}
@@ -151,7 +153,7 @@ func take(streams map[metering.ID]*streamState, events []metering.Event, whole m
 
 func holes(of []metering.Hole) (n int64) {
 	for _, h := range of {
-		n += h.Len()
+		n += h.Missing()
 	}
 	return n
 }

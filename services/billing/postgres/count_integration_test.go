@@ -571,3 +571,35 @@ func TestIntegrationDeletedPlan(t *testing.T) {
 		t.Errorf("%d invoices of three hours", made)
 	}
 }
+
+// TestIntegrationReadFromBefore guarantees that books that begin in the middle of the topic,
+// as new ones of a group that had read on do, count what came before when the group's
+// offsets are set back: each event once, with nothing missing and nothing unattributed.
+func TestIntegrationReadFromBefore(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	now := at(t, "2026-06-15T12:00:00Z")
+	r.learn(now, gold(t), tenant("acme", "gold", "UTC"))
+	var all []metering.Event
+	for i := range int64(10) {
+		e := r.event("acme", now, 1)
+		e.Counters = []metering.Counter{monthlyOf(1, i+1, 0)}
+		all = append(all, e)
+	}
+	r.offset[0] = 5
+	if got := r.count(now, all[5:]...); got.Counted != 5 || got.Missing != 0 {
+		t.Errorf("from the middle on: %+v", got)
+	}
+	r.offset[0] = 0
+	if got := r.count(now, all[:7]...); got.Counted != 5 || got.Repeats != 2 || got.Missing != 0 {
+		t.Errorf("from the beginning: %+v", got)
+	}
+	r.offset[0] = 0
+	if got := r.count(now, all...); got.Repeats != 10 {
+		t.Errorf("and once more: %+v", got)
+	}
+	books, err := r.Snapshot(t.Context(), now.Add(time.Hour))
+	if err != nil || books.First[0] != 0 || books.Report.Lost != 0 || len(books.Report.Totals) != 1 || books.Report.Totals[0].Net != 10 || books.Report.Totals[0].Unattributed != 0 {
+		t.Errorf("the books: first %v, %+v %v", books.First, books.Report, err)
+	}
+}

@@ -62,7 +62,7 @@ func (s *Store) survey(ctx context.Context, now time.Time) (State, error) {
 	var st State
 	err := s.inTx(ctx, "survey", func(tx pgx.Tx) error {
 		return tx.QueryRow(ctx, `SELECT
-			(SELECT coalesce(sum(to_seq - from_seq), 0)::bigint FROM gaps),
+			(SELECT coalesce(sum(to_seq - from_seq), 0)::bigint FROM gaps WHERE noticed_at IS NOT NULL),
 			(SELECT coalesce(sum(to_seq - from_seq), 0)::bigint FROM gaps WHERE noticed_at <= $1),
 			(SELECT count(*) FROM wallet_entries WHERE flag <> ''),
 			(SELECT count(*) FROM periods WHERE NOT final AND end_at <= $2),

@@ -22,8 +22,8 @@ func (w *writer) streams(streams map[metering.ID]*streamState, now time.Time) {
 	var ids, gapped, gaps [][16]byte
 	var partitions, gapPartitions []int32
 	var nexts, froms, tos []int64
-	var lasts, befores, noticed []time.Time
-	var afters []*time.Time
+	var lasts, befores []time.Time
+	var afters, noticed []*time.Time
 	for id, st := range streams {
 		ids, partitions, nexts, lasts = append(ids, id), append(partitions, st.Partition), append(nexts, st.Next), append(lasts, st.LastAt)
 		if slices.Equal(st.Holes, st.known) {
@@ -32,7 +32,7 @@ func (w *writer) streams(streams map[metering.ID]*streamState, now time.Time) {
 		gapped = append(gapped, id)
 		for _, h := range st.Holes {
 			gaps, gapPartitions = append(gaps, id), append(gapPartitions, st.Partition)
-			froms, tos, noticed = append(froms, h.From), append(tos, h.To), append(noticed, h.Noticed)
+			froms, tos, noticed = append(froms, h.From), append(tos, h.To), append(noticed, null(h.Noticed))
 			afters, befores = append(afters, null(h.After)), append(befores, h.Before)
 		}
 	}
@@ -176,6 +176,7 @@ func (w *writer) counters(b *metering.Batch, whole map[int32]bool, events []mete
 			$16::bool[], $17::bool[], $18::timestamptz[], $19::timestamptz[])
 		ON CONFLICT (key) DO UPDATE SET
 			consumed = greatest(u.consumed, excluded.consumed), refunded = greatest(u.refunded, excluded.refunded),
+			consumed_base = least(u.consumed_base, excluded.consumed_base), refunded_base = least(u.refunded_base, excluded.refunded_base),
 			charged = u.charged + excluded.charged, returned = u.returned + excluded.returned,
 			lim = CASE WHEN excluded.last_at >= u.last_at THEN excluded.lim ELSE u.lim END,
 			rule = CASE WHEN excluded.last_at >= u.last_at THEN excluded.rule ELSE u.rule END,

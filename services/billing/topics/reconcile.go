@@ -76,7 +76,6 @@ func (a *rereading) take(ctx context.Context, records []kafka.Record) error {
 		s := a.streams[m.Stream]
 		if s == nil {
 			s = metering.NewStream(m.Stream, m.Partition, m.Sequence, false)
-			s.Holes = append(s.Holes, metering.Hole{From: 1, To: m.Sequence})
 			a.streams[m.Stream] = s
 		}
 		if !s.See(m.Sequence, m.At, m.Arrived) {
