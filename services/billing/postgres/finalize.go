@@ -38,12 +38,14 @@ func (s *Store) Finalize(ctx context.Context, now time.Time) (made int, err erro
 	return made, errors.Join(faults...)
 }
 
-// due are the tenants of whom a period may be due, or the running one is not in the books.
+// due are the tenants of whom a period may be due, or the running one is not in the books;
+// of a deleted one it is the period that ran when it was.
 func (s *Store) due(ctx context.Context, now time.Time) ([]string, error) {
 	var tenants []string
 	err := s.inTx(ctx, "due", func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `SELECT a.tenant FROM accounts a
-			WHERE a.since <= $1 AND (NOT EXISTS (SELECT FROM periods p WHERE p.tenant = a.tenant AND p.start_at <= $1 AND p.end_at > $1)
+			LEFT JOIN LATERAL (SELECT CASE WHEN deleted THEN changed_at END AS at FROM tenants t WHERE t.id = a.tenant ORDER BY version DESC LIMIT 1) d ON true
+			WHERE a.since <= $1 AND (NOT EXISTS (SELECT FROM periods p WHERE p.tenant = a.tenant AND p.start_at <= least($1, d.at) AND p.end_at > least($1, d.at))
 				OR EXISTS (SELECT FROM periods p WHERE p.tenant = a.tenant AND NOT p.final AND p.end_at <= $2))
 			ORDER BY a.tenant`, now, now.Add(-s.cfg.Grace))
 		if err != nil {

@@ -3,6 +3,7 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -411,5 +412,25 @@ func TestIntegrationUnknownPlan(t *testing.T) {
 	all, err := r.Invoices(t.Context(), "acme", july)
 	if err != nil || len(all) != 2 || all[1].Total.Minor != 10400 {
 		t.Errorf("invoices %+v %v, want 104.00 of June", all, err)
+	}
+}
+
+// TestIntegrationDeletedTenantRests guarantees that a deleted tenant is not looked at any
+// more once its last period is final: there may be many of them.
+func TestIntegrationDeletedTenantRests(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	march := at(t, "2026-03-10T00:00:00Z")
+	r.learn(march, gold(t), tenant("acme", "gold", "UTC"))
+	r.learn(march.Add(time.Hour), catalog.Change{Kind: catalog.KindTenant, ID: "acme", Deleted: true})
+	may := at(t, "2026-05-10T00:00:00Z")
+	if made := r.finalize(may); made != 1 {
+		t.Errorf("%d invoices were made, want March's", made)
+	}
+	r.exec(`BEGIN; SELECT FROM accounts WHERE tenant = 'acme' FOR UPDATE`)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := r.Finalize(ctx, may); err != nil {
+		t.Errorf("a tenant that was deleted in March is looked at in May: %v", err)
 	}
 }
