@@ -405,9 +405,7 @@ func (h *http2) end(s *stream, t told) {
 		h.lost(fmt.Sprintf("a call ended without a status (HTTP %d)", t.http))
 	case t.status > 0:
 		h.finish(s.i, s.due, h.run.Judge(s.i, t.status, nil), t.status, []byte(t.text))
-	case !s.whole:
-		h.finish(s.i, s.due, Wrong, 0, s.body)
-	default:
+	default: // Wrong, if no message came
 		h.finish(s.i, s.due, s.answer, 0, s.body)
 	}
 }

@@ -209,7 +209,9 @@ func TestHTTP2Wrong(t *testing.T) {
 		"compressed": {func(p *peer, id uint32) error {
 			return errors.Join(ok(p, id, false), p.WriteData(id, false, []byte("\x01\x00\x00\x00\x01x")), trailers(p, id))
 		}, 0, 1, false},
-		"a reset": {func(p *peer, id uint32) error { return p.WriteRSTStream(id, http2.ErrCodeRefusedStream) }, 1, 0, false},
+		"a reset": {func(p *peer, id uint32) error {
+			return errors.Join(p.WriteRSTStream(id, http2.ErrCodeRefusedStream), p.WriteRSTStream(id, http2.ErrCodeCancel))
+		}, 1, 0, false},
 		"a push": {func(p *peer, id uint32) error {
 			return p.WritePushPromise(http2.PushPromiseParam{StreamID: id, PromiseID: 2, BlockFragment: p.headers("a", "b"), EndHeaders: true})
 		}, 1, 0, true},
@@ -240,6 +242,30 @@ func TestHTTP2Wrong(t *testing.T) {
 				t.Errorf("%+v, failed %d: %s", r.Answers, r.Failed, r.Why)
 			}
 		})
+	}
+}
+
+// TestHeaderTable guarantees that header blocks are read by the table as it is
+// when they come, also those that have come before in the same bytes.
+func TestHeaderTable(t *testing.T) {
+	t.Parallel()
+	const zero, thirteen = "\x40\x0bgrpc-status\x010", "\x40\x0bgrpc-status\x0213" // each adds itself to the table
+	const newest, second = "\xbe", "\xbf"
+	trailers := []string{zero, zero, second, newest, thirteen, newest}
+	addr := serve(t, nil, func(p *peer) error {
+		for _, trailer := range trailers {
+			id, err := p.next()
+			if err = errors.Join(err,
+				p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: []byte("\x88"), EndHeaders: true}),
+				p.WriteData(id, false, framed("hello")),
+				p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: []byte(trailer), EndHeaders: true, EndStream: true})); err != nil {
+				return err
+			}
+		}
+		return p.until()
+	})
+	if r := run(t, greetings(addr, 1)); r.Wrong != 2 || r.Failed != 0 || r.Passed != r.Sent-2 || r.Sent < int64(len(trailers)) {
+		t.Errorf("%+v, failed %d: %s", r.Answers, r.Failed, r.Why)
 	}
 }
 
@@ -275,9 +301,15 @@ func TestGoAway(t *testing.T) {
 func TestHTTP2Manners(t *testing.T) {
 	t.Parallel()
 	addr := serve(t, []http2.Setting{{ID: http2.SettingMaxConcurrentStreams, Val: 2}}, func(p *peer) error {
-		seen := map[http2.FrameType]int{}
+		for range 5 { // until the header block is the same for all
+			id, err := p.next()
+			if err = errors.Join(err, p.answer(id)); err != nil {
+				return err
+			}
+		}
+		seen, unanswered := map[http2.FrameType]int{}, []uint32{}
 		for seen[http2.FramePing] == 0 || seen[http2.FrameSettings] < 2 {
-			if seen[http2.FrameHeaders] == 0 && seen[http2.FrameSettings] == 0 {
+			if len(seen) == 0 {
 				if err := errors.Join(p.WritePing(false, [8]byte{1, 2}), p.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0})); err != nil {
 					return err
 				}
@@ -295,20 +327,69 @@ func TestHTTP2Manners(t *testing.T) {
 				if f.IsAck() {
 					seen[http2.FrameSettings]++
 				}
-			case *http2.MetaHeadersFrame:
-				seen[http2.FrameHeaders]++
 			case *http2.DataFrame:
-				p.ended = f.StreamID
-			}
-			if seen[http2.FrameHeaders] > 2 {
-				return errors.New("three streams at a time, and two are allowed")
+				if unanswered = append(unanswered, f.StreamID); len(unanswered) > 2 {
+					return errors.New("three streams at a time, and two are allowed")
+				}
 			}
 		}
 		p.ReadMetaHeaders = hpack.NewDecoder(0, nil)
-		return errors.Join(p.answer(1), p.answer(3), p.until())
+		for _, id := range unanswered {
+			if err := p.answer(id); err != nil {
+				return err
+			}
+		}
+		return p.until()
 	})
 	r := run(t, greetings(addr, 40))
 	if r.Sent < 4 || r.Passed != r.Sent {
+		t.Errorf("%+v, failed %d: %s", r.Answers, r.Failed, r.Why)
+	}
+}
+
+// TestKeepsToTheWindow guarantees that no more is sent than the server has
+// room for on the connection, and that all of it goes on when there is room.
+func TestKeepsToTheWindow(t *testing.T) {
+	t.Parallel()
+	const size = 16_000
+	const fit = (1<<16 - 1) / (size + 5)
+	addr := serve(t, nil, func(p *peer) error {
+		var ids []uint32
+		for range fit {
+			id, err := p.next()
+			if err != nil {
+				return err
+			}
+			ids = append(ids, id)
+		}
+		if err := p.WritePing(false, [8]byte{}); err != nil {
+			return err
+		}
+		for answered := false; !answered; { // what was sent before is read before
+			f, err := p.ReadFrame()
+			if err != nil {
+				return err
+			}
+			switch f.(type) {
+			case *http2.DataFrame, *http2.MetaHeadersFrame:
+				return errors.New("a request for which there is no room")
+			case *http2.PingFrame:
+				answered = true
+			}
+		}
+		if err := p.WriteWindowUpdate(0, 1<<30); err != nil {
+			return err
+		}
+		for _, id := range ids {
+			if err := p.answer(id); err != nil {
+				return err
+			}
+		}
+		return p.until()
+	})
+	l := greetings(addr, 40)
+	l.Requests = [][]byte{make([]byte, size)}
+	if r := run(t, l); r.Sent < 40 || r.Passed != r.Sent {
 		t.Errorf("%+v, failed %d: %s", r.Answers, r.Failed, r.Why)
 	}
 }

@@ -170,10 +170,10 @@ func (r *run) loop(ctx context.Context) error {
 		if ctx.Err() != nil {
 			r.end = min(r.end, r.now)
 		}
-		r.border()
 		if !r.done && r.Rate > 0 {
 			r.arrive(first)
 		}
+		r.border()
 	}
 	return ctx.Err()
 }
@@ -239,9 +239,10 @@ func (r *run) due(first, n int64) int64 {
 	return first + int64(float64(n)/r.Rate*float64(time.Second))
 }
 
-// arrive sends what is due, to one connection after the other.
+// arrive sends what is due, to one connection after the other: all of it, also
+// when the end has passed meanwhile.
 func (r *run) arrive(first int64) {
-	for due := r.due(first, r.arrivals); due <= r.now; due = r.due(first, r.arrivals) {
+	for due := r.due(first, r.arrivals); due <= r.now && due < r.end; due = r.due(first, r.arrivals) {
 		r.arrivals++
 		if len(r.waiting) > 0 || !r.offer(due) {
 			r.waiting = append(r.waiting, due)

@@ -190,6 +190,7 @@ func TestOpenLoop(t *testing.T) {
 	if r.Passed != r.Sent || r.Sent < all || r.Failed != 0 {
 		t.Fatalf("%+v, failed %d: %s", r.Answers, r.Failed, r.Why)
 	}
+	<-came
 	const lastDue = length - time.Second/rate
 	if last < lastDue {
 		t.Errorf("the last came after %v, and was due after %v", last, lastDue)
