@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"bufio"
 	"context"
 	"net"
 	"net/http"
@@ -230,6 +231,48 @@ func TestHTTP1(t *testing.T) {
 		if r.Sent == 0 || r.Passed != r.Sent || r.Sent != served.Load()-before {
 			t.Errorf("%s: %+v, failed %d: %s; the server answered %d", name, r.Answers, r.Failed, r.Why, served.Load()-before)
 		}
+	}
+}
+
+// TestHTTP1Pieces guarantees that an answer is read whose bytes come one by one.
+func TestHTTP1Pieces(t *testing.T) {
+	t.Parallel()
+	ln := listen(t)
+	defer func() { _ = ln.Close() }()
+	var served sync.WaitGroup
+	served.Go(func() {
+		conn, err := ln.Accept()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		in := bufio.NewReader(conn)
+		for n := 0; ; n++ {
+			if _, err := http.ReadRequest(in); err != nil {
+				return // the client has left
+			}
+			for _, b := range []byte([]string{
+				"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n",
+			}[n%2]) {
+				if _, err := conn.Write([]byte{b}); err != nil {
+					return
+				}
+			}
+		}
+	})
+	r := run(t, wire.Load{
+		Addr: ln.Addr().String(), Conns: 1, InFlight: 1, For: 100 * time.Millisecond, Requests: [][]byte{[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")},
+		Judge: func(_, status int, body []byte) wire.Answer {
+			if status == 200 && string(body) == "hello" {
+				return wire.Passed
+			}
+			return wire.Wrong
+		},
+	})
+	served.Wait()
+	if r.Passed != r.Sent || r.Sent < 2 {
+		t.Errorf("%+v, failed %d: %s", r.Answers, r.Failed, r.Why)
 	}
 }
 
