@@ -74,9 +74,7 @@ func proveBooks(ctx context.Context, p boot.Process, args []string, out io.Write
 }
 
 func reconcileBooks(ctx context.Context, p boot.Process, store *postgres.Store, broker *kafka.Client) (*reconcile.Report, error) {
-	if err := store.Prepare(ctx); err != nil {
-		return nil, err
-	}
+	store.TakeAsIs()
 	books, err := store.Snapshot(ctx, time.Now())
 	if err != nil {
 		return nil, err

@@ -345,3 +345,24 @@ func (r *rig) tamper() {
 		}
 	}
 }
+
+// TestIntegrationReconcileChangesNothing guarantees that proving books that are not there
+// fails, at once, and makes none.
+func TestIntegrationReconcileChangesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, pgtest.Database(t))
+	cmd := exec.CommandContext(t.Context(), r.binary(), append([]string{"reconcile"}, r.flags()...)...)
+	cmd.Env = append(os.Environ(), r.env()...)
+	if out, err := cmd.CombinedOutput(); err == nil || cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("reconcile of nothing: %v %s", err, out)
+	}
+	conn, err := pgx.Connect(t.Context(), r.database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	var schemas int
+	if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_namespace WHERE nspname = 'billing'`).Scan(&schemas); err != nil || schemas != 0 {
+		t.Errorf("reconcile made %d schemas: %v", schemas, err)
+	}
+}

@@ -128,6 +128,10 @@ func (s *Store) Prepare(ctx context.Context) error {
 	}
 }
 
+// TakeAsIs has the tables used as they are, in place of Prepare: whoever only reads makes
+// and changes none, and does not wait for them.
+func (s *Store) TakeAsIs() { s.prepared.Store(true) }
+
 func (s *Store) migrate(ctx context.Context, dir fs.FS) (int64, error) {
 	if err := s.makeSchema(ctx); err != nil {
 		return 0, fmt.Errorf("schema %s: %w", Schema, err)
