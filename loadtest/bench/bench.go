@@ -93,7 +93,7 @@ func (b *bench) measure(ctx context.Context, c *contender, t turn, o Options) (s
 		l.Begin = func() { m.begin(b, c); hung[0] = b.redis.Freeze() }
 		l.End = func() { hung[1] = b.redis.Thaw(); m.end(b, c) }
 	}
-	before, err := c.runtime(ctx)
+	before, err := c.told(ctx)
 	if err != nil {
 		return s, nil, err
 	}
@@ -101,15 +101,20 @@ func (b *bench) measure(ctx context.Context, c *contender, t turn, o Options) (s
 	if err = errors.Join(err, hung[0], hung[1]); err != nil {
 		return s, nil, err
 	}
-	after, err := c.runtime(ctx)
-	if err != nil {
-		return s, nil, err
-	}
 	if r.Measured == 0 {
 		return s, nil, fmt.Errorf("nothing was answered: %s", r.Why)
 	}
 	s = sampleOf(r, &m, int64(c.weight))
-	s.Runtime = after.since(before)
+	if before != nil {
+		after, err := c.told(ctx)
+		if err != nil {
+			return s, nil, err
+		}
+		s.Runtime = after.runtime.since(before.runtime)
+		if fault, err := c.awaitEvents(ctx, before, r.Answered()*int64(c.weight)); fault != "" || err != nil {
+			return s, []string{fault}, err
+		}
+	}
 	if freezes {
 		if err := await(ctx, c.decider(b)); err != nil {
 			return s, nil, err

@@ -1,8 +1,14 @@
 package bench
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -124,6 +130,63 @@ func TestJudgeDecisions(t *testing.T) {
 		if got := judgeEnvoyJSON(0, 200, []byte(body)); got != want {
 			t.Errorf("%s: %v, want %v", body, got, want)
 		}
+	}
+}
+
+// TestCharges guarantees that units are counted by rule, that an answer without
+// Redis counts nothing, and that one by other rules is an error.
+func TestCharges(t *testing.T) {
+	t.Parallel()
+	six := turn{Scenario: Scenario{Service: "bench-6", Rules: 2}}
+	decision := func(degraded bool, limits ...string) string {
+		return fmt.Sprintf(`{"degraded":%t,"limits":[%s]}`, degraded, strings.Join(limits, ","))
+	}
+	limit := func(k, remaining int) string {
+		return fmt.Sprintf(`{"rule_id":"bench-6-%d","remaining":%d}`, k, remaining)
+	}
+	full, used := decision(false, limit(0, 10), limit(1, 20)), decision(false, limit(1, 13), limit(0, 6))
+	for name, tt := range map[string]struct {
+		decisions []string
+		status    int
+		want      []int64 // nil: nothing or an error
+		fails     bool
+	}{
+		"used":         {[]string{full, used, used}, 200, []int64{8, 14}, false},
+		"degraded":     {[]string{used, decision(true)}, 200, nil, false},
+		"a rule short": {[]string{used, decision(false, limit(0, 1))}, 200, nil, true},
+		"another rule": {[]string{decision(false, limit(0, 1), limit(7, 1))}, 200, nil, true},
+		"a failure":    {[]string{used}, 503, nil, true},
+		"no JSON":      {[]string{"x"}, 200, nil, true},
+	} {
+		got, err := six.charges([]int64{10, 20}, tt.status, []byte(`{"decisions":[`+strings.Join(tt.decisions, ",")+`]}`))
+		if !slices.Equal(got, tt.want) || (err != nil) != tt.fails {
+			t.Errorf("%s: %v, %v; want %v", name, got, err, tt.want)
+		}
+	}
+}
+
+// TestAwaitEvents guarantees that a run goes on once Kafka has as many events as
+// there were decisions.
+func TestAwaitEvents(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		n := asked.Add(1)
+		_, _ = fmt.Fprintf(w, "%s %d\n%s %d\n", recordedMetric, 100+min(n, 5), acknowledgedMetric, 90+min(n, 20))
+		for _, name := range []string{pausesMetric, schedMetric} {
+			_, _ = fmt.Fprintf(w, "%s_bucket{le=\"+Inf\"} %d\n", name, n)
+		}
+	}))
+	defer srv.Close()
+	c := &contender{admin: srv.URL}
+	fault, err := c.awaitEvents(t.Context(), &told{recorded: 100, acknowledged: 95}, 5)
+	if fault != "" || err != nil || asked.Load() != 10 {
+		t.Errorf("%q, %v after %d looks, want 10", fault, err, asked.Load())
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if fault, err := c.awaitEvents(ctx, &told{recorded: 100}, 6); fault == "" && err == nil {
+		t.Error("a decision without an event is no fault")
 	}
 }
 

@@ -2,7 +2,7 @@ package bench
 
 import (
 	"cmp"
-	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -44,22 +44,14 @@ const (
 	schedMetric  = "go_sched_latencies_seconds"
 )
 
-// runtime reads the contender's metrics of its runtime, nil where it has none.
-func (c *contender) runtime(ctx context.Context) (*Runtime, error) {
-	if c.admin == "" {
-		return nil, nil
-	}
-	found, err := metrics.Histograms(ctx, c.admin, pausesMetric, schedMetric)
-	if err != nil {
-		return nil, err
-	}
-	return &Runtime{found[pausesMetric], found[schedMetric]}, nil
+// runtimeOf reads the metrics of a gateway's runtime.
+func runtimeOf(p metrics.Page) (*Runtime, error) {
+	pauses, err1 := p.Histogram(pausesMetric)
+	sched, err2 := p.Histogram(schedMetric)
+	return &Runtime{pauses, sched}, errors.Join(err1, err2)
 }
 
 func (r *Runtime) since(before *Runtime) *Runtime {
-	if r == nil || before == nil {
-		return nil
-	}
 	return &Runtime{r.Pauses.Since(before.Pauses), r.Sched.Since(before.Sched)}
 }
 
@@ -72,7 +64,7 @@ func sampleOf(r *wire.Result, m *meter, decisions int64) Sample {
 		P50:       quantile(50), P99: quantile(99), P999: quantile(99.9), Max: stats.Millis(r.Latency.Max()),
 		Server: each(m.after.server - m.before.server), Redis: each(m.after.redis - m.before.redis), Broker: each(m.after.broker - m.before.broker),
 		Generator: each(r.CPU), LateP99: stats.Millis(r.Late.ValueAtQuantile(99)), Others: m.others(),
-		Degraded: float64(r.Degraded) / float64(r.Passed+r.Refused+r.Degraded+r.Wrong),
+		Degraded: float64(r.Degraded) / float64(r.Answered()),
 	}
 }
 

@@ -61,19 +61,25 @@ type reply struct {
 type send func(ctx context.Context, i int) (reply, error)
 
 // latency is the gateway's own view of how long it takes.
-const latency = "ratelimit_decision_latency_seconds"
+func (l *load) latency(ctx context.Context) (*metrics.Histogram, error) {
+	page, err := metrics.Read(ctx, l.s.Env["GATEWAY_METRICS_URL"])
+	if err != nil {
+		return nil, err
+	}
+	return page.Histogram("ratelimit_decision_latency_seconds")
+}
 
 // measure warms up, then sends by the schedule.
 func (l *load) measure(ctx context.Context, s pace.Schedule, do send) (Stream, error) {
 	l.close() // a server may have closed what was idle
 	l.run(ctx, pace.Schedule{Rate: s.Rate, For: warmUp}, do)
-	before, err := metrics.Histograms(ctx, l.s.Env["GATEWAY_METRICS_URL"], latency)
+	before, err := l.latency(ctx)
 	if err != nil {
 		return Stream{}, err
 	}
 	stream := l.run(ctx, s, do)
-	after, err := metrics.Histograms(ctx, l.s.Env["GATEWAY_METRICS_URL"], latency)
-	stream.Histogram = after[latency].Since(before[latency])
+	after, err := l.latency(ctx)
+	stream.Histogram = after.Since(before)
 	return stream, err
 }
 

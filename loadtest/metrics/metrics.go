@@ -1,10 +1,12 @@
-// Package metrics reads histograms off a page of metrics, as Prometheus does.
+// Package metrics reads what a process tells on its admin port, as Prometheus
+// does.
 package metrics
 
 import (
-	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"strconv"
@@ -26,9 +28,11 @@ type Histogram struct {
 	counts []int64   // cumulative
 }
 
-// Histograms reads those of the names off the metrics of an admin port. One that
-// is missing is an error.
-func Histograms(ctx context.Context, admin string, names ...string) (map[string]*Histogram, error) {
+// A Page is what an admin port tells, a line for each series.
+type Page []string
+
+// Read asks an admin port, http://host:port.
+func Read(ctx context.Context, admin string) (Page, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, admin+"/metrics", http.NoBody)
 	if err != nil {
 		return nil, err
@@ -38,37 +42,43 @@ func Histograms(ctx context.Context, admin string, names ...string) (map[string]
 		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	found := map[string]*Histogram{}
-	for _, name := range names {
-		found[name] = &Histogram{}
-	}
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		name, rest, _ := strings.Cut(lines.Text(), `_bucket{le="`)
-		if h := found[name]; h != nil {
-			if err := h.read(rest); err != nil {
-				return nil, fmt.Errorf("metrics: %q: %w", lines.Text(), err)
-			}
-		}
-	}
-	for name, h := range found {
-		if len(h.bounds) == 0 {
-			return nil, fmt.Errorf("%s/metrics has no %s", admin, name)
-		}
-	}
-	return found, lines.Err()
+	text, err := io.ReadAll(resp.Body)
+	return strings.Split(string(text), "\n"), err
 }
 
-// read takes in a bucket, as it stands behind le=".
-func (h *Histogram) read(bucket string) error {
-	le, count, _ := strings.Cut(bucket, `"} `)
-	bound, err := strconv.ParseFloat(le, 64)
-	if err != nil {
-		return err
+// ErrNone reports a series or a histogram that is not told.
+var ErrNone = errors.New("not among the metrics")
+
+// Value is that of a series, named with its labels.
+func (p Page) Value(series string) (float64, error) {
+	for _, line := range p {
+		if value, ok := strings.CutPrefix(line, series+" "); ok {
+			return strconv.ParseFloat(value, 64)
+		}
 	}
-	n, err := strconv.ParseFloat(count, 64)
-	h.bounds, h.counts = append(h.bounds, bound), append(h.counts, int64(n))
-	return err
+	return 0, fmt.Errorf("%s: %w", series, ErrNone)
+}
+
+// Histogram is one that has no labels.
+func (p Page) Histogram(name string) (*Histogram, error) {
+	h := &Histogram{}
+	for _, line := range p {
+		bucket, ok := strings.CutPrefix(line, name+`_bucket{le="`)
+		if !ok {
+			continue
+		}
+		le, count, _ := strings.Cut(bucket, `"} `)
+		bound, err1 := strconv.ParseFloat(le, 64)
+		n, err2 := strconv.ParseFloat(count, 64)
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, fmt.Errorf("%q: %w", line, err)
+		}
+		h.bounds, h.counts = append(h.bounds, bound), append(h.counts, int64(n))
+	}
+	if len(h.bounds) == 0 {
+		return nil, fmt.Errorf("%s: %w", name, ErrNone)
+	}
+	return h, nil
 }
 
 // Since is what was observed after an earlier look; nil when that was nothing.

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -20,15 +21,22 @@ func TestHistogramOfAWhile(t *testing.T) {
 	read := func(s string) *Histogram {
 		t.Helper()
 		text = s
-		h, err := Histograms(t.Context(), srv.URL, metric)
+		page, err := Read(t.Context(), srv.URL)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return h[metric]
+		h, err := page.Histogram(metric)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := page.Value(`other{of="this"}`); err != nil || n != 1 {
+			t.Errorf("a series reads %v, %v; want 1", n, err)
+		}
+		return h
 	}
 	const name = metric + "_bucket"
-	before := read(name + "{le=\"0.001\"} 1000\n" + name + "{le=\"0.002\"} 1000\n" + name + "{le=\"+Inf\"} 1000\n")
-	after := read("# HELP\n" + name + "{le=\"0.001\"} 1100\n" + name + "{le=\"0.002\"} 1200\n" + name + "{le=\"+Inf\"} 1201\nother 1\n")
+	before := read(name + "{le=\"0.001\"} 1000\n" + name + "{le=\"0.002\"} 1000\n" + name + "{le=\"+Inf\"} 1000\nother{of=\"this\"} 1\n")
+	after := read("# HELP\n" + name + "{le=\"0.001\"} 1100\n" + name + "{le=\"0.002\"} 1200\n" + name + "{le=\"+Inf\"} 1201\nother{of=\"this\"} 1\n")
 	h := after.Since(before)
 	if h.Count != 201 {
 		t.Errorf("count = %d, want 201", h.Count)
@@ -43,8 +51,10 @@ func TestHistogramOfAWhile(t *testing.T) {
 	if before.Since(before) != nil {
 		t.Error("a while without observations has quantiles")
 	}
-	text = "nothing"
-	if _, err := Histograms(t.Context(), srv.URL, metric); err == nil {
-		t.Error("a gateway without the histogram is accepted")
+	if _, err := (Page{"nothing"}).Histogram(metric); !errors.Is(err, ErrNone) {
+		t.Errorf("a histogram that is not there: %v", err)
+	}
+	if _, err := (Page{"others 1"}).Value("other"); !errors.Is(err, ErrNone) {
+		t.Errorf("a series that is not there: %v", err)
 	}
 }

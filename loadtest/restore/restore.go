@@ -11,12 +11,12 @@ import (
 	"io"
 	"math"
 	"net"
-	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
+	"penstock.dev/loadtest/metrics"
 	"penstock.dev/loadtest/system"
 )
 
@@ -148,25 +148,11 @@ func until(ctx context.Context, done func() (bool, error)) error {
 
 // metric reads a series of the checkpointer.
 func metric(ctx context.Context, s *system.System, series string) (float64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Env["CHECKPOINTER_METRICS_URL"]+"/metrics", nil)
+	page, err := metrics.Read(ctx, s.Env["CHECKPOINTER_METRICS_URL"])
 	if err != nil {
 		return 0, err
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	page, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(page)) {
-		if value, ok := strings.CutPrefix(line, series+" "); ok {
-			return strconv.ParseFloat(strings.TrimSpace(value), 64)
-		}
-	}
-	return 0, fmt.Errorf("the checkpointer has no %s", series)
+	return page.Value(series)
 }
 
 // A redis is a connection to one, for commands without spaces in their words.

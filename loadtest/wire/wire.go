@@ -68,6 +68,9 @@ type Answers struct {
 	Sent, Passed, Refused, Degraded, Wrong int64
 }
 
+// Answered is how many requests were answered, wrongly or not.
+func (a Answers) Answered() int64 { return a.Passed + a.Refused + a.Degraded + a.Wrong }
+
 // PerSecond is the rate of answers while it was measured.
 func (r *Result) PerSecond() float64 { return float64(r.Measured) / r.Took.Seconds() }
 
