@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"penstock.dev/proto/ratelimitv3"
 	"penstock.dev/services/gateway/ask"
 	"penstock.dev/services/internal/rule"
 )
@@ -16,12 +15,19 @@ import (
 // labels as a question may have.
 const maxEntries = 8 + ask.MaxLabels
 
-// dimensions are the keys of entries that are not labels, and the fields of a
-// question that they name.
-var dimensions = map[string]string{
-	"tenant": "tenant", "application": "application", "user": "user", "api_key": "api_key", "service": "service",
-	"method": "method", ":method": "method", "path": "path", ":path": "path",
-	"client_ip": "client_ip", "remote_address": "client_ip",
+// dimensionOf is the field of a question that an entry's key names; empty: the
+// entry is a label.
+func dimensionOf(key string) string {
+	switch key {
+	case "tenant", "application", "user", "api_key", "service", "method", "path", "client_ip":
+		return key
+	case ":method", ":path":
+		return key[1:]
+	case "remote_address":
+		return "client_ip"
+	default:
+		return ""
+	}
 }
 
 // A reading is what became of a descriptor. What a configuration can do wrong
@@ -33,9 +39,9 @@ type reading struct {
 }
 
 // read reads the descriptors of a call. The error is ask.Faults.
-func read(in *ratelimitv3.RateLimitRequest) ([]reading, error) {
+func read(in *limitCall) ([]reading, error) {
 	var list ask.Faults
-	domain, descriptors := in.GetDomain(), in.GetDescriptors()
+	domain, descriptors := in.domain, in.descriptors
 	switch {
 	case domain == "":
 		list.Add("domain", "is required: the id of the service")
@@ -50,56 +56,57 @@ func read(in *ratelimitv3.RateLimitRequest) ([]reading, error) {
 		descriptors = nil
 	}
 	read := make([]reading, len(descriptors))
-	for i, d := range descriptors {
-		r := &read[i]
+	for i := range descriptors {
+		d, r := &descriptors[i], &read[i]
 		r.Service = domain
-		field := "descriptors[" + strconv.Itoa(i) + "]"
-		if d.GetIsNegativeHits() {
-			list.Add(field+".is_negative_hits", "is not served: units are given back by the receipt of their decision ("+Decision+")")
+		if d.negative {
+			list.Add(placeOf(i)+".is_negative_hits", "is not served: units are given back by the receipt of their decision ("+Decision+")")
 		}
-		if n := in.GetHitsAddend(); n > 0 {
-			r.Cost = new(int64(n))
+		if in.hits > 0 {
+			r.Cost = new(int64(in.hits))
 		}
-		if h := d.GetHitsAddend(); h != nil {
-			r.Cost = ask.Units("hits_addend", int64(min(h.GetValue(), uint64(rule.Unlimited)+1)), 0, &r.refused)
+		if d.counted {
+			r.Cost = ask.Units("hits_addend", int64(min(d.hits, uint64(rule.Unlimited)+1)), 0, &r.refused)
 		}
-		r.entries(field, d.GetEntries(), &list)
+		r.entries(i, d.entries, &list)
 	}
 	return read, list.Err()
 }
 
-// entries reads the entries of a descriptor.
-func (r *reading) entries(field string, entries []*ratelimitv3.RateLimitDescriptor_Entry, list *ask.Faults) {
+// placeOf is where a descriptor is in its call.
+func placeOf(i int) string { return "descriptors[" + strconv.Itoa(i) + "]" }
+
+// entries reads the entries of descriptor i.
+func (r *reading) entries(i int, entries []entry, list *ask.Faults) {
 	if len(entries) > maxEntries {
-		list.Add(field+".entries", fmt.Sprintf("has more than %d items", maxEntries))
+		list.Add(placeOf(i)+".entries", fmt.Sprintf("has more than %d items", maxEntries))
 		return
 	}
 	var given [8]string
 	seen := given[:0]
 	var labels map[string]string
 	for _, e := range entries {
-		key, value := e.GetKey(), e.GetValue()
-		if name, ok := dimensions[key]; ok {
+		if name := dimensionOf(e.key); name != "" {
 			for _, other := range seen {
 				if other == name {
-					list.Add(field+".entries", "names "+name+" twice")
+					list.Add(placeOf(i)+".entries", "names "+name+" twice")
 				}
 			}
 			seen = append(seen, name)
-			r.dimension(name, value)
+			r.dimension(name, e.value)
 			continue
 		}
-		if wrong := ask.LabelName(key); wrong != "" || !utf8.ValidString(key) {
-			list.Add(field+".entries", fmt.Sprintf("has a key that is not 1 to %d bytes of UTF-8", ask.MaxLabelKey))
+		if wrong := ask.LabelName(e.key); wrong != "" || !utf8.ValidString(e.key) {
+			list.Add(placeOf(i)+".entries", fmt.Sprintf("has a key that is not 1 to %d bytes of UTF-8", ask.MaxLabelKey))
 			continue
 		}
 		if labels == nil {
 			labels = make(map[string]string, len(entries))
 		}
-		labels[free(labels, key)] = fitting(value)
+		labels[free(labels, e.key)] = fitting(e.value)
 	}
 	if len(labels) > ask.MaxLabels {
-		list.Add(field+".entries", fmt.Sprintf("has more than %d labels", ask.MaxLabels))
+		list.Add(placeOf(i)+".entries", fmt.Sprintf("has more than %d labels", ask.MaxLabels))
 		return
 	}
 	r.SetLabels(labels, &r.refused)

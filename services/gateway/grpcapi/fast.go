@@ -30,6 +30,8 @@ type fast struct {
 	server  *h2.Server
 	calls   atomic.Int64 // in flight
 	closing atomic.Bool
+	work    chan job       // for those of the goroutines that have nothing to do
+	idle    atomic.Int64   // so many
 	running sync.WaitGroup // goroutines that answer
 	ending  context.Context
 	end     context.CancelFunc
@@ -44,7 +46,7 @@ var singly = map[string]func(e *fast, ctx context.Context, c *h2.Call) error{
 
 func newFast(cfg Config, face *Face) (*fast, error) {
 	cfg = cfg.withDefaults()
-	e := &fast{cfg: cfg, face: face}
+	e := &fast{cfg: cfg, face: face, work: make(chan job)}
 	e.ending, e.end = context.WithCancel(context.Background())
 	methods := []string{
 		ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName,
@@ -81,12 +83,46 @@ func (e *fast) Handle(calls []*h2.Call) {
 			together = append(together, c)
 		}
 	}
-	if len(together) > 0 {
-		e.running.Go(func() { e.together(together, room) })
+	if len(together) == 0 {
+		return
+	}
+	j := job{together, room}
+	select {
+	case e.work <- j:
+	default:
+		e.running.Go(func() { e.worker(j) })
 	}
 }
 
-// together answers calls at once, as many of them as there is room for.
+// A job is calls to be answered together, as many of them as there is room for.
+type job struct {
+	calls []*h2.Call
+	room  int64
+}
+
+// maxIdle is how many goroutines are kept for the next job: a fresh one's stack
+// would have to grow first.
+const maxIdle = 256
+
+// worker does a job, and more while there are some.
+func (e *fast) worker(j job) {
+	for {
+		e.together(j.calls, j.room)
+		if e.idle.Add(1) > maxIdle {
+			e.idle.Add(-1)
+			return
+		}
+		select {
+		case j = <-e.work:
+			e.idle.Add(-1)
+		case <-e.ending.Done():
+			e.idle.Add(-1)
+			return
+		}
+	}
+}
+
+// together answers calls at once.
 func (e *fast) together(calls []*h2.Call, room int64) {
 	defer func() { e.finish(calls, recover()) }()
 	var a asking
@@ -95,13 +131,10 @@ func (e *fast) together(calls []*h2.Call, room int64) {
 			e.fail(e.ending, c, err)
 			continue
 		}
-		switch c.Method {
-		case grpc_health_v1.Health_Check_FullMethodName:
+		if c.Method == grpc_health_v1.Health_Check_FullMethodName {
 			e.check(c)
-		case decisionv1.DecisionService_Decide_FullMethodName:
-			e.read(&a, c, new(decisionv1.DecideRequest))
-		default:
-			e.read(&a, c, new(ratelimitv3.RateLimitRequest))
+		} else {
+			e.read(&a, c)
 		}
 	}
 	e.ask(&a)
@@ -229,26 +262,9 @@ type asked struct {
 }
 
 // read adds what a call asks.
-func (e *fast) read(a *asking, c *h2.Call, in proto.Message) {
+func (e *fast) read(a *asking, c *h2.Call) {
 	one := asked{call: c, index: len(a.questions)}
-	err := e.expired(c)
-	if err == nil {
-		if err = proto.Unmarshal(c.Request, in); err != nil {
-			err = fmt.Errorf("%w: %w", errUnreadable, err)
-		}
-	}
-	if err == nil {
-		switch in := in.(type) {
-		case *decisionv1.DecideRequest:
-			var list ask.Faults
-			a.questions = append(a.questions, question(in, &list))
-			err = list.Err()
-		case *ratelimitv3.RateLimitRequest:
-			one.readings, err = read(in)
-			a.questions = appendQuestions(a.questions, one.readings)
-		}
-	}
-	if err != nil {
+	if err := e.question(a, &one); err != nil {
 		a.questions = a.questions[:one.index]
 		e.fail(c.Context(), c, err)
 		return
@@ -261,8 +277,33 @@ func (e *fast) read(a *asking, c *h2.Call, in proto.Message) {
 	}
 }
 
+// question adds the questions of one call.
+func (e *fast) question(a *asking, one *asked) error {
+	if err := expired(one.call); err != nil {
+		return err
+	}
+	if one.call.Method == decisionv1.DecisionService_Decide_FullMethodName {
+		var in decisionv1.DecideRequest
+		if err := proto.Unmarshal(one.call.Request, &in); err != nil {
+			return fmt.Errorf("%w: %w", errUnreadable, err)
+		}
+		var list ask.Faults
+		a.questions = append(a.questions, question(&in, &list))
+		return list.Err()
+	}
+	in, err := parseLimitCall(one.call.Request)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	if one.readings, err = read(&in); err != nil {
+		return err
+	}
+	a.questions = appendQuestions(a.questions, one.readings)
+	return nil
+}
+
 // expired is ask.ErrGone where nobody waits for the answer any more.
-func (e *fast) expired(c *h2.Call) error {
+func expired(c *h2.Call) error {
 	if c.Gone() || !c.Deadline.IsZero() && !time.Now().Before(c.Deadline) {
 		return ask.ErrGone
 	}
@@ -310,7 +351,8 @@ func (a *asked) answer(face *Face, outcomes []ask.Outcome) error {
 	if err != nil {
 		return err
 	}
-	return write(a.call, out)
+	a.call.Response = out.append(a.call.Response)
+	return nil
 }
 
 // addressOf is the address of who has opened a connection.

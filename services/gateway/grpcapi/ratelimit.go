@@ -4,12 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"penstock.dev/proto/ratelimitv3"
 	"penstock.dev/services/gateway/ask"
@@ -21,7 +19,8 @@ import (
 // ShouldRateLimit decides about each descriptor on its own. The answer is
 // OVER_LIMIT if one of them is refused.
 func (f *Face) ShouldRateLimit(ctx context.Context, in *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
-	readings, err := read(in)
+	c := limitCallOf(in)
+	readings, err := read(&c)
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +30,11 @@ func (f *Face) ShouldRateLimit(ctx context.Context, in *ratelimitv3.RateLimitReq
 			return nil, err
 		}
 	}
-	return overall(told(readings, outcomes))
+	out, err := overall(told(readings, outcomes))
+	if err != nil {
+		return nil, err
+	}
+	return out.message(), nil
 }
 
 // appendQuestions appends those of readings that can be asked.
@@ -62,28 +65,23 @@ func told(readings []reading, outcomes []ask.Outcome) []ask.Outcome {
 }
 
 // overall is the answer to all descriptors.
-func overall(answered []ask.Outcome) (*ratelimitv3.RateLimitResponse, error) {
-	out := &ratelimitv3.RateLimitResponse{
-		OverallCode: ratelimitv3.RateLimitResponse_OK,
-		Statuses:    make([]*ratelimitv3.RateLimitResponse_DescriptorStatus, len(answered)),
-	}
+func overall(answered []ask.Outcome) (limited, error) {
+	out := limited{statuses: make([]limitStatus, len(answered))}
 	for i := range answered {
 		o := &answered[i]
 		if o.Err != nil && ask.ProblemOf(o.Err).Code != "malformed" {
-			return nil, o.Err
+			return limited{}, o.Err
 		}
-		out.Statuses[i] = statusOf(o)
-		if out.Statuses[i].Code == ratelimitv3.RateLimitResponse_OVER_LIMIT {
-			out.OverallCode = ratelimitv3.RateLimitResponse_OVER_LIMIT
-		}
+		out.statuses[i] = statusOf(o)
+		out.over = out.over || out.statuses[i].over
 	}
 	o := telling(answered)
-	if out.OverallCode == ratelimitv3.RateLimitResponse_OVER_LIMIT {
-		out.RawBody = problem(o)
-		out.ResponseHeadersToAdd = append(out.ResponseHeadersToAdd, &ratelimitv3.HeaderValue{Key: "content-type", Value: "application/problem+json"})
+	if out.over {
+		out.body = problem(o)
+		out.headers = append(out.headers, header{"content-type", "application/problem+json"})
 	}
 	if o.Err == nil {
-		out.ResponseHeadersToAdd = appendLimits(out.ResponseHeadersToAdd, &o.Decision)
+		out.headers = appendLimits(out.headers, &o.Decision)
 	}
 	return out, nil
 }
@@ -131,29 +129,22 @@ func gravity(o *ask.Outcome) int {
 }
 
 // statusOf is the status of one descriptor.
-func statusOf(o *ask.Outcome) *ratelimitv3.RateLimitResponse_DescriptorStatus {
-	out := &ratelimitv3.RateLimitResponse_DescriptorStatus{Code: ratelimitv3.RateLimitResponse_OVER_LIMIT}
+func statusOf(o *ask.Outcome) limitStatus {
 	if o.Err != nil {
-		return out
+		return limitStatus{over: true}
 	}
 	d := &o.Decision
-	if d.Outcome == decide.Allow {
-		out.Code = ratelimitv3.RateLimitResponse_OK
-	}
+	s := limitStatus{over: d.Outcome != decide.Allow}
 	l, ok := decisive(d)
 	if !ok {
-		return out
+		return s
 	}
-	unit, multiplier := unitOf(&l)
-	out.CurrentLimit = &ratelimitv3.RateLimitResponse_RateLimit{Name: l.RuleID, RequestsPerUnit: narrow(l.Limit), Unit: unit}
-	if multiplier > 1 {
-		out.CurrentLimit.UnitMultiplier = wrapperspb.UInt32(multiplier)
-	}
-	out.LimitRemaining = narrow(l.Remaining)
+	s.limited, s.rule, s.limit, s.remaining = true, l.RuleID, narrow(l.Limit), narrow(l.Remaining)
+	s.unit, s.multiplier = unitOf(&l)
 	if !tell.Endless(&l) {
-		out.DurationUntilReset = &durationpb.Duration{Seconds: tell.Seconds(l.Reset)}
+		s.resets, s.reset = true, tell.Seconds(l.Reset)
 	}
-	return out
+	return s
 }
 
 // decisive is the limit that a status shows: that of the rule that refused,
@@ -220,10 +211,11 @@ var limitNames = func() (names [len(tell.Names)]string) {
 var degradedName = strings.ToLower(tell.Degraded)
 
 // appendLimits appends the headers that every answer carries.
-func appendLimits(dst []*ratelimitv3.HeaderValue, d *decide.Decision) []*ratelimitv3.HeaderValue {
+func appendLimits(dst []header, d *decide.Decision) []header {
+	dst = slices.Grow(dst, len(limitNames)+2)
 	add := func(name, value string) {
 		if value != "" {
-			dst = append(dst, &ratelimitv3.HeaderValue{Key: name, Value: value})
+			dst = append(dst, header{name, value})
 		}
 	}
 	for i, value := range tell.Limits(d) {

@@ -1,0 +1,180 @@
+package grpcapi
+
+import (
+	"errors"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"penstock.dev/proto/ratelimitv3"
+)
+
+// A limitCall is a RateLimitRequest as far as it is read.
+type limitCall struct {
+	domain      string
+	descriptors []descriptor
+	hits        uint32
+}
+
+// A descriptor is one of its descriptors. The limit that Envoy may send along is
+// passed over: rules say what the limits are.
+type descriptor struct {
+	entries  []entry
+	hits     uint64
+	counted  bool // it says hits of its own
+	negative bool
+}
+
+type entry struct{ key, value string }
+
+// limitCallOf is a message as a limitCall.
+func limitCallOf(in *ratelimitv3.RateLimitRequest) limitCall {
+	c := limitCall{domain: in.GetDomain(), hits: in.GetHitsAddend(), descriptors: make([]descriptor, len(in.GetDescriptors()))}
+	for i, from := range in.GetDescriptors() {
+		d := &c.descriptors[i]
+		d.hits, d.counted, d.negative = from.GetHitsAddend().GetValue(), from.GetHitsAddend() != nil, from.GetIsNegativeHits()
+		d.entries = make([]entry, len(from.GetEntries()))
+		for k, e := range from.GetEntries() {
+			d.entries[k] = entry{e.GetKey(), e.GetValue()}
+		}
+	}
+	return c
+}
+
+// parseLimitCall reads a RateLimitRequest off the wire, as the generated code
+// does: all texts share one string.
+func parseLimitCall(message []byte) (c limitCall, err error) {
+	m := fields{bytes: message, text: string(message)}
+	for m.next() {
+		switch {
+		case m.is(1, protowire.BytesType):
+			c.domain = m.value
+		case m.is(2, protowire.BytesType):
+			d, err := parseDescriptor(m.within())
+			if err != nil {
+				return limitCall{}, err
+			}
+			c.descriptors = append(c.descriptors, d)
+		case m.is(3, protowire.VarintType):
+			c.hits = uint32(m.number)
+		}
+	}
+	return c, m.err
+}
+
+func parseDescriptor(m fields) (d descriptor, err error) {
+	d.entries = make([]entry, 0, 6)
+	for m.next() {
+		switch {
+		case m.is(1, protowire.BytesType):
+			var e entry
+			in := m.within()
+			for in.next() {
+				switch {
+				case in.is(1, protowire.BytesType):
+					e.key = in.value
+				case in.is(2, protowire.BytesType):
+					e.value = in.value
+				}
+			}
+			if in.err != nil {
+				return d, in.err
+			}
+			d.entries = append(d.entries, e)
+		case m.is(2, protowire.BytesType):
+			if err := checkLimit(m.within()); err != nil {
+				return d, err
+			}
+		case m.is(3, protowire.BytesType):
+			d.counted = true
+			in := m.within()
+			for in.next() {
+				if in.is(1, protowire.VarintType) {
+					d.hits = in.number
+				}
+			}
+			if in.err != nil {
+				return d, in.err
+			}
+		case m.is(4, protowire.VarintType):
+			d.negative = m.number != 0
+		}
+	}
+	return d, m.err
+}
+
+// checkLimit reads the limit that Envoy may send along, and forgets it.
+func checkLimit(m fields) error {
+	for m.next() {
+		if m.is(3, protowire.BytesType) {
+			in := m.within()
+			for in.next() {
+			}
+			if in.err != nil {
+				return in.err
+			}
+		}
+	}
+	return m.err
+}
+
+var errTag = errors.New("a field has a number that none has")
+
+// fields are what is left of a message, its bytes and the same as a string, and
+// the field that next found.
+type fields struct {
+	bytes []byte
+	text  string
+
+	tag    protowire.Number
+	kind   protowire.Type
+	number uint64 // of a varint
+	value  string // of bytes
+	raw    []byte // the same
+	err    error
+}
+
+// next goes to the next field, and reports whether there is one.
+func (m *fields) next() bool {
+	if len(m.bytes) == 0 || m.err != nil {
+		return false
+	}
+	tag, kind, n := protowire.ConsumeTag(m.bytes)
+	if n < 0 {
+		return m.fail(n)
+	}
+	if tag > protowire.MaxValidNumber {
+		m.err = errTag
+		return false
+	}
+	m.tag, m.kind = tag, kind
+	m.skip(n)
+	switch kind {
+	case protowire.VarintType:
+		m.number, n = protowire.ConsumeVarint(m.bytes)
+	case protowire.BytesType:
+		if m.raw, n = protowire.ConsumeBytes(m.bytes); n >= 0 {
+			m.value = m.text[n-len(m.raw) : n]
+		}
+	default:
+		n = protowire.ConsumeFieldValue(tag, kind, m.bytes)
+	}
+	if n < 0 {
+		return m.fail(n)
+	}
+	m.skip(n)
+	return true
+}
+
+func (m *fields) fail(n int) bool {
+	m.err = protowire.ParseError(n)
+	return false
+}
+
+func (m *fields) skip(n int) { m.bytes, m.text = m.bytes[n:], m.text[n:] }
+
+func (m *fields) is(tag protowire.Number, kind protowire.Type) bool {
+	return m.tag == tag && m.kind == kind
+}
+
+// within are the fields of a field that is a message.
+func (m *fields) within() fields { return fields{bytes: m.raw, text: m.value} }
