@@ -155,8 +155,10 @@ func (m *fields) next() bool {
 		if m.raw, n = protowire.ConsumeBytes(m.bytes); n >= 0 {
 			m.value = m.text[n-len(m.raw) : n]
 		}
-	default:
+	case protowire.Fixed32Type, protowire.Fixed64Type, protowire.StartGroupType, protowire.EndGroupType:
 		n = protowire.ConsumeFieldValue(tag, kind, m.bytes)
+	default:
+		n = -1
 	}
 	if n < 0 {
 		return m.fail(n)
