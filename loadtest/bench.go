@@ -47,7 +47,7 @@ func runBench(ctx context.Context, c *call, args []string) (r report, err error)
 	r.Verdict.Checks, r.Verdict.None = bench.Targets(outcomes), bench.Doubt(outcomes)
 	file := map[string]any{
 		"machine": r.Machine, "targets": r.Verdict.Checks, "faults": result.Faults,
-		"options": map[string]any{"rounds": o.Rounds, "for": o.For.String(), "warm": o.Warm.String(), "kafka": c.system.Kafka},
+		"options": map[string]any{"rounds": o.Rounds, "for": o.For.String(), "warm": o.Warm.String(), "kafka": c.system.Kafka, "envoyproxy/ratelimit": bench.EnvoyVersion},
 	}
 	for name, outcome := range outcomes {
 		file[name] = outcome

@@ -42,9 +42,9 @@ func (c *contender) decider(b *bench) *estate.Decider {
 	return &estate.Decider{URL: "http://" + c.http, Token: b.system.Env["DECISION_TOKEN"]}
 }
 
-// envoyVersion is the newest commit of envoyproxy/ratelimit that its module
+// EnvoyVersion is the newest commit of envoyproxy/ratelimit that its module
 // proxy had when this was written; it has no releases.
-const envoyVersion = "v1.4.1-0.20260122083618-3fb702589d36"
+const EnvoyVersion = "v1.4.1-0.20260122083618-3fb702589d36"
 
 // A bench is everything that is measured, and measures.
 type bench struct {
@@ -280,7 +280,7 @@ func (t turn) charges(rooms []int64, status int, body []byte) ([]int64, error) {
 
 // startEnvoy builds and starts envoyproxy/ratelimit.
 func (b *bench) startEnvoy(ctx context.Context, run server.Run) error {
-	path, err := server.Install(ctx, "ratelimit", "github.com/envoyproxy/ratelimit/src/service_cmd", envoyVersion, run)
+	path, err := server.Install(ctx, "ratelimit", "github.com/envoyproxy/ratelimit/src/service_cmd", EnvoyVersion, run)
 	if err != nil {
 		return err
 	}
