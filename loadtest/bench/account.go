@@ -2,6 +2,7 @@ package bench
 
 import (
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -54,25 +55,26 @@ func ownCPU() time.Duration {
 // A meter is the kernel's accounts while something was measured.
 type meter struct{ before, after spent }
 
-type spent struct{ server, redis, broker, own, all time.Duration }
+type spent struct {
+	at                              time.Time
+	server, redis, broker, own, all time.Duration
+}
 
 func (m *meter) begin(b *bench, c *contender) { m.before = b.spent(c) }
 func (m *meter) end(b *bench, c *contender)   { m.after = b.spent(c) }
 
 func (b *bench) spent(c *contender) spent {
 	return spent{
-		server: cpuOf(c.process.PID()), redis: cpuOf(b.redis.PID()), broker: cpuOf(b.system.Process(estate.Kafka).PID()),
+		at: time.Now(), server: cpuOf(c.process.PID()), redis: cpuOf(b.redis.PID()), broker: cpuOf(b.system.Process(estate.Kafka).PID()),
 		own: ownCPU(), all: busy(),
 	}
 }
 
-// others is the share of what was taken that none of those had which are
+// others is the share of this machine's CPU that those took which are not
 // measured.
 func (m *meter) others() float64 {
 	known := func(s spent) time.Duration { return s.server + s.redis + s.broker + s.own }
-	all := m.after.all - m.before.all
-	if all <= 0 {
-		return 0
-	}
-	return max(0, 1-float64(known(m.after)-known(m.before))/float64(all))
+	others := m.after.all - m.before.all - (known(m.after) - known(m.before))
+	there := m.after.at.Sub(m.before.at) * time.Duration(runtime.NumCPU())
+	return max(0, others.Seconds()/max(there.Seconds(), 1e-9))
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -272,6 +274,23 @@ func TestDoubt(t *testing.T) {
 		if got := Doubt(map[string]Outcome{"x": tt.o}); (got != "") != tt.doubt {
 			t.Errorf("%s: %q", name, got)
 		}
+	}
+}
+
+// TestOthers guarantees that what others take is told as a share of the
+// machine, and that a process's clock in the kernel goes with what it does.
+func TestOthers(t *testing.T) {
+	t.Parallel()
+	at, second := time.Now(), time.Second*time.Duration(runtime.NumCPU())
+	m := meter{before: spent{at: at, all: second}, after: spent{at: at.Add(time.Second), server: second / 4, redis: second / 8, broker: second / 16, own: second / 16, all: 7 * second / 4}}
+	if got := m.others(); got != 0.25 {
+		t.Errorf("others took %v of the machine, want a quarter", got)
+	}
+	before := cpuOf(os.Getpid())
+	for cpuOf(os.Getpid()) < before+time.Millisecond {
+	}
+	if own := ownCPU(); own < before || busy() <= 0 || cpuOf(0) != 0 {
+		t.Errorf("this process took %v, by its own account %v; all %v", before, own, busy())
 	}
 }
 

@@ -27,7 +27,7 @@ type Sample struct {
 	Broker    float64      `json:"broker_cpu_us"`
 	Generator float64      `json:"generator_cpu_us"`
 	LateP99   stats.Millis `json:"generator_late_p99_ms"` // of an open loop
-	Others    float64      `json:"others_cpu_share"`      // of what all processes took: those that have no part in it
+	Others    float64      `json:"others_cpu_share"`      // of the machine: what processes took that have no part in it
 	Degraded  float64      `json:"degraded_share"`        // of all answers: those given without the counter store
 	Runtime   *Runtime     `json:"runtime,omitempty"`
 }

@@ -52,7 +52,7 @@ func Targets(outcomes map[string]Outcome) []verdict.Check {
 const (
 	mostDegraded = 0.001                          // of the answers: what Redis did not decide is cheaper
 	mostLate     = stats.Millis(time.Millisecond) // p99, of the generator
-	mostOthers   = 0.1                            // of the CPU that was taken
+	mostOthers   = 0.1                            // of the CPU of this machine
 )
 
 // Doubt says why there is no verdict, where there is none.
