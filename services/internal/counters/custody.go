@@ -55,7 +55,7 @@ const (
 	Raised     Outcome = 'R' // it held less
 	Added      Outcome = 'A' // it was not there
 	Over       Outcome = 'O' // it was not there, and its time is over
-	Unreadable Outcome = 'V' // its value is of a version that is not known here
+	Unreadable Outcome = 'V' // its value is of a version that is not known here, or no counter's
 )
 
 // A Restored is what a counter has come to.
@@ -451,18 +451,21 @@ func (s *Store) values(ctx context.Context, l *link, keys []string) (some []Save
 			continue
 		}
 		v := Saved{Key: keys[i], Saved: limit.Saved{Totals: totals}}
-		if expiry := int64(double(value[17:])); expiry > 0 {
-			v.Expiry = time.UnixMicro(expiry).UTC()
+		if expiry := double(value[17:]); whole(expiry) && expiry > 0 {
+			v.Expiry = time.UnixMicro(int64(expiry)).UTC()
 		}
 		some = append(some, v)
 	}
 	return some, nil
 }
 
+// maxKey is how long a counter's key may be: usage.v1 tells of none that is longer.
+const maxKey = 2048
+
 // isTotal reports whether a key is a quota's or a wallet's.
 func isTotal(key string) bool {
 	n := strings.IndexByte(key, '}')
-	if n < 0 || key[0] != '{' {
+	if n < 0 || key[0] != '{' || len(key) > maxKey {
 		return false
 	}
 	for _, kind := range []string{":e:quota:", ":e:wallet:", ":s:quota:", ":s:wallet:"} {

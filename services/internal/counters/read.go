@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -22,8 +23,15 @@ func DecodeTotals(value string) (limit.Totals, error) {
 	if len(value) != totalsBytes || value[0] != version {
 		return limit.Totals{}, fmt.Errorf("%w: %d bytes", ErrValue, len(value))
 	}
-	return limit.Totals{Consumed: int64(double(value[1:])), Refunded: int64(double(value[9:]))}, nil
+	consumed, refunded := double(value[1:]), double(value[9:])
+	if !whole(consumed) || !whole(refunded) {
+		return limit.Totals{}, fmt.Errorf("%w: no whole numbers", ErrValue)
+	}
+	return limit.Totals{Consumed: int64(consumed), Refunded: int64(refunded)}, nil
 }
+
+// whole reports whether v is what a counter may have come to: 0 to 2^53-1.
+func whole(v float64) bool { return v >= 0 && v < 1<<53 && v == math.Trunc(v) }
 
 // Usage reads quotas and wallets, for display, in one call; of a cluster, in
 // one to each node. A counter that is not there is zero. The error wraps

@@ -10,11 +10,13 @@
 --
 -- Returns one string: per counter a status (1: K as much is there, R raised, A
 -- there was none, O its time is over, V its value is of a version that cannot be
--- read), then doubles: consumed, refunded, as they are now.
+-- read, or holds what no counter comes to), then doubles: consumed, refunded, as
+-- they are now.
 local call = redis.call
 local pack, unstruct = struct.pack, struct.unpack
 local max, ceil = math.max, math.ceil
 local VERSION = 1 -- first byte of every value
+local EXACT = 9007199254740992 -- 2^53
 
 local now = tonumber(ARGV[1])
 if not now then
@@ -26,10 +28,12 @@ for i = 1, #KEYS do
   local consumed, refunded, expiry
   consumed, refunded, expiry, at = unstruct('>ddd', ARGV[2], at)
   local raw, status = values[i], nil
-  if raw and (#raw ~= 25 or raw:byte() ~= VERSION) then
+  local version, c, r, until_ = VERSION, 0, 0, 0
+  if raw and #raw == 25 then version, c, r, until_ = unstruct('<Bddd', raw) end
+  local whole = c >= 0 and c < EXACT and c % 1 == 0 and r >= 0 and r < EXACT and r % 1 == 0
+  if raw and (#raw ~= 25 or version ~= VERSION or not whole) then
     status, consumed, refunded = 'V', 0, 0
   elseif raw then
-    local version, c, r, until_ = unstruct('<Bddd', raw)
     local later = until_ > 0 and expiry > until_
     status = (consumed > c or refunded > r) and 'R' or 'K'
     consumed, refunded = max(consumed, c), max(refunded, r)
