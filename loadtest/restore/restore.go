@@ -118,7 +118,7 @@ func fill(ctx context.Context, s *system.System, o Options) (err error) {
 	for from := 0; from < o.Counters; from += at {
 		if _, err := db.Exec(ctx, `
 			INSERT INTO checkpointer.counters (key, kind, meter, period_start, period_end, limit_units, consumed, refunded, told, expires_at)
-			SELECT '{t:restore-' || i % $3 || '}:e:quota:u:u' || i || ':units:g:month*1:' || $4::bigint, 'quota', 'units',
+			SELECT convert_to('{t:restore-' || i % $3 || '}:e:quota:u:u' || i || ':units:g:month*1:' || $4::bigint, 'UTF8'), 'quota', 'units',
 				'2099-01-01Z', '2099-02-01Z', 10000, 1000 + i % 9000, 0, 1000 + i % 9000, '2099-02-09Z'
 			FROM generate_series($1::integer, $2::integer - 1) AS i`,
 			from, min(from+at, o.Counters), o.Tenants, int64(start)); err != nil {

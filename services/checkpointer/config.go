@@ -39,7 +39,7 @@ func knobs(c *config, getenv func(string) string) *conf.Set {
 	s.Duration(&c.keeping.Watch, "watch-every", 100*time.Millisecond, "how often the counter store is looked at, 10ms-10s: as long goes a loss unnoticed here")
 	s.Duration(&c.keeping.Every, "checkpoint-every", 30*time.Second, "how often what changed is saved, 100ms-1h")
 	s.Duration(&c.keeping.Sweep, "sweep-every", time.Minute, "how often all counters are compared, 100ms-24h: as long may one that was deleted be missing to a gateway that never saw it")
-	s.Duration(&c.keeping.Patience, "tail-patience", 10*time.Second, "how long an emptied store waits for usage.v1, 0s-10m; then it is restored to the checkpoint alone, and what was used since may be used again")
+	s.Duration(&c.keeping.Patience, "tail-patience", 10*time.Second, "how long an emptied store waits for usage.v1 while nothing of it comes, 0s-10m; then it is restored without the rest, and what was used since the checkpoint may be used again")
 	return s
 }
 

@@ -320,7 +320,7 @@ func (h *house) stored(c limit.Charge) (consumed, refunded, told int64) {
 		h.t.Fatal(err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(h.t.Context())) }()
-	err = conn.QueryRow(h.t.Context(), `SELECT consumed, refunded, told FROM checkpointer.counters WHERE key = $1`, counters.Key(c.Counter)).Scan(&consumed, &refunded, &told)
+	err = conn.QueryRow(h.t.Context(), `SELECT consumed, refunded, told FROM checkpointer.counters WHERE key = $1`, []byte(counters.Key(c.Counter))).Scan(&consumed, &refunded, &told)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		h.t.Fatal(err)
 	}

@@ -96,6 +96,9 @@ func say(w io.Writer, asJSON bool, v any, format string, a ...any) error {
 	return err
 }
 
+// waitUsage is how long usage.v1 may say nothing while it is read.
+const waitUsage = time.Minute
+
 // compare compares all counters that are kept, with what usage.v1 tells beyond
 // the checkpoint.
 func compare(ctx context.Context, w *wiring, found func(finding) error) (sum summary, err error) {
@@ -103,7 +106,7 @@ func compare(ctx context.Context, w *wiring, found func(finding) error) (sum sum
 	if err != nil {
 		return sum, err
 	}
-	if parts, _, err = w.reader.Tail(ctx, parts); err != nil {
+	if parts, _, err = w.reader.Tail(ctx, parts, waitUsage); err != nil {
 		return sum, err
 	}
 	for _, p := range parts {

@@ -187,7 +187,7 @@ func (w *world) Corrections(context.Context, time.Time) ([]checkpoint.Correction
 	return nil, nil
 }
 
-func (w *world) Tail(context.Context, []*checkpoint.Part) ([]*checkpoint.Part, bool, error) {
+func (w *world) Tail(context.Context, []*checkpoint.Part, time.Duration) ([]*checkpoint.Part, bool, error) {
 	if w.tail != nil {
 		return nil, false, w.tail
 	}

@@ -59,10 +59,19 @@ func (c *Counter) Raise(t limit.Totals) {
 	c.Consumed, c.Refunded = max(c.Consumed, t.Consumed), max(c.Refunded, t.Refunded)
 }
 
+// maxExact is 2^53-1, up to which all who count do so exactly.
+const maxExact = 1<<53 - 1
+
+// tell adds units that events told of. No counter has more than is exact, so sums of
+// events that say otherwise need not turn over.
+func (c *Counter) tell(units int64) {
+	c.Told = max(-maxExact, min(maxExact, c.Told+units))
+}
+
 // add takes in what is known of the same counter elsewhere.
 func (c *Counter) add(more *Counter) {
 	c.Raise(more.Totals)
-	c.Told += more.Told
+	c.tell(more.Told)
 	if more.Meter != "" {
 		c.Kind, c.Meter, c.Start, c.End, c.Limit = more.Kind, more.Meter, more.Start, more.End, more.Limit
 	}

@@ -84,9 +84,10 @@ type Restored struct {
 
 // Usage is the topic that tells of every charge.
 type Usage interface {
-	// Tail reads what parts do not contain, up to where it ends when that begins.
+	// Tail reads what parts do not contain, up to where it ends when that begins. It
+	// gives up when nothing has come for as long as patience, and returns what had.
 	// Whole is false where the topic no longer had all of it.
-	Tail(ctx context.Context, parts []*Part) (all []*Part, whole bool, err error)
+	Tail(ctx context.Context, parts []*Part, patience time.Duration) (all []*Part, whole bool, err error)
 }
 
 // Config says how a Keeper keeps.
@@ -94,7 +95,7 @@ type Config struct {
 	Watch    time.Duration // between looks at the store
 	Every    time.Duration // between checkpoints
 	Sweep    time.Duration // between sweeps of all counters
-	Patience time.Duration // for usage.v1, while a store waits to be restored
+	Patience time.Duration // for the next of usage.v1, while a store waits to be restored
 }
 
 // A Keeper keeps what a store counts, and restores it. Its parts Guard, Save and
@@ -127,7 +128,8 @@ type Report interface {
 	Began(ctx context.Context)
 	// Recovered is told of a store that was restored.
 	Recovered(ctx context.Context, r Recovery)
-	// Lowered is told of counters that said less than was known, and were raised.
+	// Lowered is told of counters that said less than was known, and were raised, and of
+	// those that cannot be read.
 	Lowered(ctx context.Context, r Restored)
 	// Stock is told what the books hold.
 	Stock(s Stock)
@@ -255,10 +257,10 @@ func (k *Keeper) restore(ctx context.Context, claim Claim, kept Kept) (r Recover
 	if err != nil {
 		return r, since, err
 	}
-	reading, stop := context.WithTimeout(ctx, k.cfg.Patience)
+	reading, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() {
-		parts, whole, err := k.usage.Tail(reading, contained)
+		parts, whole, err := k.usage.Tail(reading, contained, k.cfg.Patience)
 		tail <- told{parts, whole, err}
 	}()
 	err = k.restoreBooks(ctx, claim, &r)
@@ -403,13 +405,14 @@ func (k *Keeper) heal(ctx context.Context, held []Saved, live map[string]limit.T
 }
 
 // raise restores counters of a store that somebody vouches for, and reports those
-// that said less: what they lost was deleted behind everybody's back.
+// that said less, or nothing that can be read: what they lost was deleted or set behind
+// everybody's back.
 func (k *Keeper) raise(ctx context.Context, saved []Saved) error {
 	if len(saved) == 0 {
 		return nil
 	}
 	n, err := k.store.Restore(ctx, saved)
-	if k.vouched.Load() && (n.Added > 0 || n.Raised > 0) {
+	if k.vouched.Load() && n != (Restored{}) {
 		k.report.Lowered(ctx, n)
 	}
 	return err

@@ -47,7 +47,7 @@ func (p *Part) Take(e *Event) {
 		}
 		known.add(&c.Counter)
 		if !repeat {
-			known.Told += c.Units
+			known.tell(c.Units)
 		}
 	}
 	if e.Correction != nil && !repeat {

@@ -65,7 +65,7 @@ func New(r prometheus.Registerer, log *slog.Logger, unsafe func() bool) (*Metric
 		}),
 		lowered: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "penstock_checkpointer_lowered_total",
-			Help: "Counters that said less than was known while somebody vouched for them, and were raised: deleted or set behind everybody's back.",
+			Help: "Counters that said less than was known while somebody vouched for them, and were raised, or that cannot be read: deleted or set behind everybody's back.",
 		}),
 		counters: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "penstock_checkpointer_counters",
@@ -135,10 +135,10 @@ func (m *Metrics) Recovered(ctx context.Context, r checkpoint.Recovery) {
 
 // Lowered is what the keeper calls.
 func (m *Metrics) Lowered(ctx context.Context, r checkpoint.Restored) {
-	m.lowered.Add(float64(r.Added + r.Raised))
+	m.lowered.Add(float64(r.Added + r.Raised + r.Unreadable))
 	m.restored.Add(float64(r.Added + r.Raised))
-	m.log.ErrorContext(ctx, "counters said less than was known, and were raised: something deletes or sets them behind the service's back",
-		"missing", r.Added, "lower", r.Raised)
+	m.log.ErrorContext(ctx, "counters said less than was known and were raised, or cannot be read: something deletes or sets them behind the service's back",
+		"missing", r.Added, "lower", r.Raised, "unreadable", r.Unreadable)
 }
 
 // Stock is what the keeper calls.

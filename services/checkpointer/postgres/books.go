@@ -208,7 +208,7 @@ func (b *Books) Tidy(ctx context.Context, now time.Time) (s checkpoint.Stock, er
 	batch.Queue(`DELETE FROM corrections WHERE made_at < $1`, now.Add(-8*day))
 	batch.Queue(`DELETE FROM streams WHERE seen_at < $1`, now.Add(-8*day))
 	batch.Queue(`
-		SELECT count(*), count(*) FILTER (WHERE kind = 'wallet'), coalesce(sum(abs(consumed - refunded - told)), 0)::bigint FROM counters`,
+		SELECT count(*), count(*) FILTER (WHERE kind = 'wallet'), coalesce(least(sum(abs(consumed - refunded - told)), 9223372036854775807), 0)::bigint FROM counters`,
 	).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Counters, &s.Wallets, &s.Unattributed) })
 	return s, fail("tidy", b.pool.SendBatch(ctx, &batch).Close())
 }

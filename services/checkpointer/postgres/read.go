@@ -76,15 +76,17 @@ func (b *Books) Counters(ctx context.Context, after string, n int, now time.Time
 	}
 	found, err := b.pool.Query(ctx, `
 		SELECT key, kind, meter, period_start, period_end, limit_units, consumed, refunded, told, expires_at FROM counters
-		WHERE key > $1 AND (expires_at IS NULL OR expires_at > $3) ORDER BY key LIMIT $2`, after, n, now)
+		WHERE key > $1 AND (expires_at IS NULL OR expires_at > $3) ORDER BY key LIMIT $2`, []byte(after), n, now)
 	if err != nil {
 		return nil, fail("read counters", err)
 	}
 	page := make([]checkpoint.Counter, 0, n)
 	var c checkpoint.Counter
+	var key []byte
 	var kind string
 	var start, end, until *time.Time
-	_, err = pgx.ForEachRow(found, []any{&c.Key, &kind, &c.Meter, &start, &end, &c.Limit, &c.Consumed, &c.Refunded, &c.Told, &until}, func() error {
+	_, err = pgx.ForEachRow(found, []any{&key, &kind, &c.Meter, &start, &end, &c.Limit, &c.Consumed, &c.Refunded, &c.Told, &until}, func() error {
+		c.Key = string(key)
 		c.Kind, c.Start, c.End, c.Expires = kindOf(c.Key), at(start), at(end), at(until)
 		page = append(page, c)
 		return nil
@@ -103,10 +105,10 @@ func (b *Books) Corrections(ctx context.Context, since time.Time) ([]checkpoint.
 	}
 	var made []checkpoint.Correction
 	var c checkpoint.Correction
-	var id []byte
-	_, err = pgx.ForEachRow(found, []any{&c.Tenant, &id, &c.Refund, &c.Units, &c.At}, func() error {
+	var tenant, id, refund []byte
+	_, err = pgx.ForEachRow(found, []any{&tenant, &id, &refund, &c.Units, &c.At}, func() error {
 		copy(c.Decision[:], id)
-		c.At = c.At.UTC()
+		c.Tenant, c.Refund, c.At = string(tenant), string(refund), c.At.UTC()
 		made = append(made, c)
 		return nil
 	})

@@ -50,13 +50,14 @@ func (b *Books) Save(ctx context.Context, parts []*checkpoint.Part, live map[str
 }
 
 // contain moves the offsets of parts on, but of those that are not where the part
-// began: somebody else has them.
+// began: somebody else has them, or the books were emptied.
 func contain(ctx context.Context, tx pgx.Tx, parts []*checkpoint.Part) (stale []*checkpoint.Part, err error) {
 	parts = slices.Clone(parts)
 	slices.SortFunc(parts, func(a, b *checkpoint.Part) int { return int(a.Partition) - int(b.Partition) })
 	for _, p := range parts {
 		tag, err := tx.Exec(ctx, `
-			INSERT INTO partitions AS p (partition, next) VALUES ($1, $3)
+			INSERT INTO partitions AS p (partition, next)
+			SELECT $1, $3 WHERE $2 = 0 OR EXISTS (SELECT FROM partitions WHERE partition = $1)
 			ON CONFLICT (partition) DO UPDATE SET next = EXCLUDED.next, saved_at = now() WHERE p.next = $2`,
 			p.Partition, p.Stored, p.Next)
 		if err != nil {
@@ -75,10 +76,10 @@ const rows = 10_000
 // raiseCounters raises many counters. Both numbers only rise.
 const raiseCounters = `
 	INSERT INTO counters AS c (key, kind, meter, period_start, period_end, limit_units, consumed, refunded, told, expires_at)
-	SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[], $5::timestamptz[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::timestamptz[])
+	SELECT * FROM unnest($1::bytea[], $2::text[], $3::text[], $4::timestamptz[], $5::timestamptz[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::timestamptz[])
 	ON CONFLICT (key) DO UPDATE SET
 		consumed = GREATEST(c.consumed, EXCLUDED.consumed), refunded = GREATEST(c.refunded, EXCLUDED.refunded),
-		told = c.told + EXCLUDED.told, expires_at = GREATEST(c.expires_at, EXCLUDED.expires_at), changed_at = now(),
+		told = GREATEST(-9007199254740991, LEAST(9007199254740991, c.told + EXCLUDED.told)), expires_at = GREATEST(c.expires_at, EXCLUDED.expires_at), changed_at = now(),
 		kind = EXCLUDED.kind,
 		meter = CASE WHEN EXCLUDED.meter = '' THEN c.meter ELSE EXCLUDED.meter END,
 		period_start = CASE WHEN EXCLUDED.meter = '' THEN c.period_start ELSE EXCLUDED.period_start END,
@@ -101,11 +102,11 @@ func raise(ctx context.Context, tx pgx.Tx, changed []*checkpoint.Counter, which 
 		some := changed[:min(rows, len(changed))]
 		changed = changed[len(some):]
 		n := len(some)
-		keys, kinds, meters := make([]string, n), make([]string, n), make([]string, n)
+		keys, kinds, meters := make([][]byte, n), make([]string, n), make([]string, n)
 		starts, ends, expires := make([]*time.Time, n), make([]*time.Time, n), make([]*time.Time, n)
 		limits, consumed, refunded, told := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 		for i, c := range some {
-			keys[i], kinds[i], meters[i] = c.Key, string(c.Kind), c.Meter
+			keys[i], kinds[i], meters[i] = []byte(c.Key), string(c.Kind), c.Meter
 			starts[i], ends[i], expires[i] = known(c.Start), known(c.End), known(c.Expires)
 			limits[i], consumed[i], refunded[i], told[i] = c.Limit, c.Consumed, c.Refunded, c.Told
 		}
@@ -114,9 +115,10 @@ func raise(ctx context.Context, tx pgx.Tx, changed []*checkpoint.Counter, which 
 			return nil, err
 		}
 		var s checkpoint.Saved
+		var key []byte
 		var until *time.Time
-		if _, err := pgx.ForEachRow(found, []any{&s.Key, &s.Consumed, &s.Refunded, &until}, func() error {
-			s.Expiry = at(until)
+		if _, err := pgx.ForEachRow(found, []any{&key, &s.Consumed, &s.Refunded, &until}, func() error {
+			s.Key, s.Expiry = string(key), at(until)
 			held = append(held, s)
 			return nil
 		}); err != nil {
@@ -199,15 +201,15 @@ func correct(ctx context.Context, tx pgx.Tx, parts []*checkpoint.Part) error {
 	if len(made) == 0 {
 		return nil
 	}
-	tenants, refunds := make([]string, len(made)), make([]string, len(made))
-	decisions, units, when := make([][]byte, len(made)), make([]int64, len(made)), make([]time.Time, len(made))
+	tenants, decisions, refunds := make([][]byte, len(made)), make([][]byte, len(made)), make([][]byte, len(made))
+	units, when := make([]int64, len(made)), make([]time.Time, len(made))
 	for i := range made {
 		c := &made[i]
-		tenants[i], refunds[i], decisions[i], units[i], when[i] = c.Tenant, c.Refund, c.Decision[:], c.Units, c.At
+		tenants[i], decisions[i], refunds[i], units[i], when[i] = []byte(c.Tenant), c.Decision[:], []byte(c.Refund), c.Units, c.At
 	}
 	_, err := tx.Exec(ctx, `
 		INSERT INTO corrections (tenant, decision, refund, units, made_at)
-		SELECT * FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bigint[], $5::timestamptz[]) AS made (tenant, decision, refund, units, made_at)
+		SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[], $5::timestamptz[]) AS made (tenant, decision, refund, units, made_at)
 		ORDER BY 1, 2, 3
 		ON CONFLICT DO NOTHING`, tenants, decisions, refunds, units, when)
 	return err

@@ -154,7 +154,7 @@ func (x *Reader) load(ctx context.Context, of []int32) error {
 	if err != nil {
 		return err
 	}
-	if parts, _, err = x.read(ctx, parts, true); err != nil {
+	if parts, _, err = x.read(ctx, parts, true, func() {}); err != nil {
 		return err
 	}
 	for _, p := range parts {
@@ -165,8 +165,9 @@ func (x *Reader) load(ctx context.Context, of []int32) error {
 
 // read reads what parts do not contain, to the topic's end. Only says that no
 // other partitions are read; else those that are not in parts are added to all.
-// Whole is false where the topic no longer had all of it.
-func (x *Reader) read(ctx context.Context, parts []*checkpoint.Part, only bool) (all []*checkpoint.Part, whole bool, err error) {
+// Whole is false where the topic no longer had all of it. Came is called whenever some
+// of it has come. With an error, all is what had come by then.
+func (x *Reader) read(ctx context.Context, parts []*checkpoint.Part, only bool, came func()) (all []*checkpoint.Part, whole bool, err error) {
 	from, to := map[int32]int64{}, map[int32]int64(nil)
 	byNumber := map[int32]*checkpoint.Part{}
 	if only {
@@ -182,8 +183,10 @@ func (x *Reader) read(ctx context.Context, parts []*checkpoint.Part, only bool) 
 	err = x.broker.ReadRangeFrom(ctx, usagev1.Topic, from, to, func(found map[int32]kafka.Range) error {
 		ranges = found
 		whole = x.begin(ranges, byNumber)
+		came()
 		return nil
 	}, func(records []kafka.Record) error {
+		defer came()
 		for i := range records {
 			if err := x.decoder.take(ctx, byNumber[records[i].Partition], &records[i]); err != nil {
 				return err
@@ -191,14 +194,13 @@ func (x *Reader) read(ctx context.Context, parts []*checkpoint.Part, only bool) 
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, false, err
-	}
 	for n, p := range byNumber {
-		p.Skip(ranges[n].To) // what is left of it carries no records
+		if err == nil {
+			p.Skip(ranges[n].To) // what is left of it carries no records
+		}
 		all = append(all, p)
 	}
-	return all, whole, nil
+	return all, whole && err == nil, err
 }
 
 // begin sets parts to where they are read from, and reports whether that is where
@@ -225,9 +227,20 @@ func (x *Reader) begin(ranges map[int32]kafka.Range, parts map[int32]*checkpoint
 	return whole
 }
 
-// Tail reads what parts do not contain, up to where the topic ends now.
-func (x *Reader) Tail(ctx context.Context, parts []*checkpoint.Part) ([]*checkpoint.Part, bool, error) {
-	all, whole, err := x.read(ctx, parts, false)
+// errSilent ends a reading of which nothing comes.
+var errSilent = errors.New("usage.v1 says nothing")
+
+// Tail reads what parts do not contain, up to where the topic ends now. It gives up when
+// nothing has come for as long as patience; with an error, all is what had come.
+func (x *Reader) Tail(ctx context.Context, parts []*checkpoint.Part, patience time.Duration) ([]*checkpoint.Part, bool, error) {
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	silence := time.AfterFunc(patience, func() { giveUp(fmt.Errorf("%w for %s", errSilent, patience)) })
+	defer silence.Stop()
+	all, whole, err := x.read(ctx, parts, false, func() { silence.Reset(patience) })
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errSilent) {
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
 	if errors.Is(err, kafka.ErrNoTopic) && !slices.ContainsFunc(parts, func(p *checkpoint.Part) bool { return p.Stored > 0 }) {
 		return parts, true, nil
 	}
