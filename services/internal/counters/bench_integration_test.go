@@ -83,7 +83,7 @@ func BenchmarkFrozen(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)-1].Microseconds())/1000, "max-ms")
 }
 
-func benchStore(b *testing.B) (*counters.Store, *redis.Client) {
+func benchStore(b testing.TB) (*counters.Store, *redis.Client) {
 	b.Helper()
 	server := redistest.Start(b)
 	store := openStore(b, server.URL, generous)
@@ -148,21 +148,30 @@ func cpu(b *testing.B, client *redis.Client) (seconds float64) {
 func report(b *testing.B, client *redis.Client, before float64) {
 	b.Helper()
 	b.ReportMetric((cpu(b, client)-before)*1e6/float64(b.N), "server-µs/op")
-	info, err := client.Info(b.Context(), "commandstats").Result()
+	evals := commandOf(b, client, "evalsha")
+	b.ReportMetric(evals["usec"]/float64(b.N), "script-µs/op")
+	b.ReportMetric(float64(b.N)/evals["calls"], "decisions/call")
+}
+
+// commandOf is what the server has counted of a command: calls, usec and more.
+func commandOf(t testing.TB, client *redis.Client, name string) map[string]float64 {
+	t.Helper()
+	info, err := client.Info(t.Context(), "commandstats").Result()
 	if err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
+	counted := map[string]float64{}
 	for line := range strings.Lines(info) {
-		rest, ok := strings.CutPrefix(line, "cmdstat_evalsha:")
+		rest, ok := strings.CutPrefix(line, "cmdstat_"+name+":")
 		if !ok {
 			continue
 		}
-		fields := map[string]float64{}
 		for _, f := range strings.Split(strings.TrimSpace(rest), ",") {
 			name, value, _ := strings.Cut(f, "=")
-			fields[name], _ = strconv.ParseFloat(value, 64)
+			if counted[name], err = strconv.ParseFloat(value, 64); err != nil {
+				t.Fatal(err)
+			}
 		}
-		b.ReportMetric(fields["usec"]/float64(b.N), "script-µs/op")
-		b.ReportMetric(float64(b.N)/fields["calls"], "decisions/call")
 	}
+	return counted
 }

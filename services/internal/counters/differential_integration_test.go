@@ -163,6 +163,28 @@ func TestIntegrationValuesOutliveTheirUse(t *testing.T) {
 	}
 }
 
+// TestIntegrationRenewedSeldom guarantees that a value which is charged again and
+// again is changed in place, also where each unit makes its use end later.
+func TestIntegrationRenewedSeldom(t *testing.T) {
+	t.Parallel()
+	store, client := benchStore(t)
+	for _, k := range kinds {
+		if k.name == "sliding_window_log" {
+			continue // it grows
+		}
+		c := k.charge("acme", time.Now(), 100, 30*24*time.Hour, 1)
+		before := commandOf(t, client, "set")["calls"]
+		for range 100 {
+			if a, err := store.Decide(t.Context(), limit.Decision{Charges: []limit.Charge{c}}); err != nil || !a.Charged {
+				t.Fatalf("%s: %+v, %v", k.name, a, err)
+			}
+		}
+		if n := commandOf(t, client, "set")["calls"] - before; n > 20 {
+			t.Errorf("%s: written anew %v times of 100", k.name, n)
+		}
+	}
+}
+
 // faults are changes to a file of the script that the differential test must
 // notice.
 var faults = map[string][]struct{ name, old, new string }{

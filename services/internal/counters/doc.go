@@ -38,7 +38,7 @@
 // that is late enough the value is changed in place and its key's expiry stays.
 //
 //	quota, wallet           1, consumed, refunded, expiry: 8 days after the period; 0 of a prepaid wallet, which has none
-//	gcra, buckets           1, debt, credits per unit, as of (µs), expiry: when all is paid back, and 20 s to 70 s
+//	gcra, buckets           1, debt, credits per unit, as of (µs), expiry: when all is paid back, and 20 s to 70 s or a sixteenth of a full one's time
 //	fixed_window            1, window's first instant (µs), units, expiry: the window's end, and 20 s to 70 s
 //	sliding_window_counter  1, window's first instant (µs), units, units of the one before, expiry: the next window's end, and 20 s to 70 s
 //	sliding_window_log      1, expiry: when the last entry leaves, and 10 s; total (4) in front; per entry time (µs), total (4)

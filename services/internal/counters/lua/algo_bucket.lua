@@ -74,7 +74,8 @@ else
       local free = at + ceil(debt / refill) * tick -- when all is paid back
       if free > now + YEARS then free = now + YEARS end
       if expiry < free + GRACE then
-        expiry = free + GRACE + min(MOST, max(LEAST, ceil(full / refill) * tick))
+        local empties = ceil(full / refill) * tick
+        expiry = free + GRACE + max(floor(min(YEARS, empties) / 16), min(MOST, max(LEAST, empties)))
         renewal = expiry
       end
     end

@@ -46,7 +46,8 @@ local VERSION = 1 -- first byte of every value
 local EXACT = 9007199254740992 -- 2^53
 local GRACE = 10000000 -- µs that a value outlives its use: a promoted replica's clock may be behind
 -- µs that a value is kept for longer, so that a busy one is renewed seldom: as
--- long as it counts, within these.
+-- long as it counts, within these; of a bucket, whose use ends later with each
+-- unit, at least a sixteenth of the time that a full one takes to empty.
 local LEAST, MOST = 10000000, 60000000
 local REMEMBER = '86400000' -- ms that a request id is known
 local STALE, LOST, UNREADABLE = 'S', 'L', 'V'
