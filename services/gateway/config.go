@@ -33,6 +33,7 @@ type config struct {
 	broker      kafka.Knobs
 	redisURL    conf.Secret   // may hold a password
 	redisBudget time.Duration // what a client waits at most because of us
+	denyCache   int           // a few hundred bytes each
 	cluster     bool          // said and not found out: a start must not wait for Redis
 	adopt       bool          // only where there is no checkpointer: what a store lost is sold again
 	unsafe      string        // a warning by default: a gateway that does not start protects nobody
@@ -75,6 +76,8 @@ const (
 	minSpool, maxSpool   = 16 << 20, 1 << 40
 )
 
+const maxDenyCache = 1 << 24
+
 // minToken is the least length of a decision token and of the secret of
 // addresses, in bytes: 128 random bits in base64 have 22.
 const minToken = 16
@@ -89,6 +92,7 @@ func knobs(c *config, tokens *conf.Secret, getenv func(string) string) *conf.Set
 	c.broker.Register(s)
 	s.Secret(&c.redisURL, "redis-url", "counter store, redis://[user:password@]host:port[/db], rediss:// or unix://")
 	s.Duration(&c.redisBudget, "redis-budget", counters.DefaultBudget, "longest wait for the counter store per decision, 1ms-10s; then the rules' failure modes decide")
+	s.Int(&c.denyCache, "deny-cache", 65536, "denials that are repeated for as long as they hold, 1 s at most, without asking the counter store, 1-16777216; 0: none")
 	s.Bool(&c.cluster, "redis-cluster", false, "redis-url names a node of a Redis Cluster, and more of them as ?addr=host:port&addr=host:port")
 	s.Bool(&c.adopt, "adopt-store", false, "for a system without a checkpointer: count on in a counter store that was emptied, replaced or restarted, with what it holds; false: quotas and wallets are left to their failure modes until the checkpointer has restored it")
 	s.String(&c.unsafe, "unsafe-store", warnUnsafe, "what to do about a counter store that deletes counters when its memory is full, or keeps no append-only file while there are wallets: warn, or refuse to start")
@@ -215,6 +219,7 @@ func (c *config) numbers() (faults []fault) {
 		knob                 string
 		value, least, atMost int
 	}{
+		{"deny-cache", c.denyCache, 0, maxDenyCache},
 		{"usage-buffer", c.usageBuffer, minBuffer, maxBuffer},
 		{"usage-spool", c.usageSpool, minSpool, maxSpool},
 		{"topic-replicas", c.topicReplicas, 0, 9},

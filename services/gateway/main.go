@@ -39,7 +39,7 @@ func run(ctx context.Context, p boot.Process) error {
 	if err != nil {
 		return fmt.Errorf("kafka: %w", err)
 	}
-	store, err := counters.Open(cfg.counters(), p.Log, p.Metrics)
+	store, denials, err := openStore(cfg, p)
 	if err != nil {
 		return fmt.Errorf("counters: %w", err)
 	}
@@ -53,7 +53,7 @@ func run(ctx context.Context, p boot.Process) error {
 		return fmt.Errorf("usage: %w", err)
 	}
 	gateways := &presence{}
-	service := decide.NewService(book, store, store.Now, decide.NewID, decide.Options{Gateways: gateways.count})
+	service := decide.NewService(book, denials, store.Now, decide.NewID, decide.Options{Gateways: gateways.count})
 	decisions, err := observe.NewDecisions(service, p.Metrics)
 	if err != nil {
 		return fmt.Errorf("metrics: %w", err)

@@ -9,8 +9,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"penstock.dev/services/gateway/ask"
+	"penstock.dev/services/gateway/decide"
 	"penstock.dev/services/gateway/grpcapi"
 	"penstock.dev/services/gateway/observe"
 	"penstock.dev/services/gateway/proxyapi"
@@ -132,6 +134,16 @@ func vouched(check func(context.Context) error, vouches func() bool, unsafe func
 		}
 		return admin.Remark(strings.Join(why, "; "))
 	}
+}
+
+// openStore opens the counter store, and what remembers its denials.
+func openStore(cfg config, p boot.Process) (*counters.Store, *decide.Denials, error) {
+	store, err := counters.Open(cfg.counters(), p.Log, p.Metrics)
+	if err != nil {
+		return nil, nil, err
+	}
+	denials := decide.NewDenials(store, cfg.denyCache, time.Now)
+	return store, denials, observe.Repeated(p.Metrics, denials.Hits)
 }
 
 // A safety watches how the counter store keeps what it holds.

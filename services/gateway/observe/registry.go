@@ -41,6 +41,17 @@ func count[T ~string](set map[T]prometheus.Counter, value T) {
 	}
 }
 
+// Repeated introduces to the metrics how many denials were said again without the
+// counter store.
+func Repeated(r prometheus.Registerer, hits func() uint64) error {
+	reg := &registry{Registerer: r}
+	reg.add(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "penstock_gateway_denials_repeated_total",
+		Help: "Decisions refused without asking the counter store, which had refused the same question a moment ago.",
+	}, func() float64 { return float64(hits()) }))
+	return reg.err
+}
+
 func histogram(r *registry, opts prometheus.HistogramOpts) prometheus.Histogram {
 	h := prometheus.NewHistogram(opts)
 	r.add(h)

@@ -1,0 +1,206 @@
+package decide
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"penstock.dev/services/internal/limit"
+)
+
+// maxDenied is how long a denial is repeated without asking the store at most:
+// what a refund elsewhere makes room for is refused for so much longer.
+const maxDenied = time.Second
+
+// Denials is a Store that repeats what it was refused. Until the wait is over,
+// and for a second at most, the same question (the same counters, limits, periods
+// and costs) is refused again without asking. A change of the rules that matters
+// changes the question. A correction through here ends the denials of its
+// tenant. Questions under a request id are always asked: they may repeat one that
+// was charged.
+//
+// The other limits of a repeated answer are as they were, their resets nearer.
+//
+// It is safe for concurrent use, without locks. It holds so many denials at
+// most; of two that share a place the newer one is kept.
+type Denials struct {
+	Store
+	now     func() time.Time
+	tenants [1 << 12]hint
+	places  []atomic.Pointer[denial]
+	hits    atomic.Uint64
+}
+
+// A hint is about all tenants of one hash.
+type hint struct {
+	until       atomic.Int64 // the end of the last denial, ns since 1970: after it there is nothing to look for
+	corrections atomic.Uint64
+}
+
+// A denial is immutable.
+type denial struct {
+	charges     []limit.Charge
+	answer      limit.Answer
+	at, until   time.Time
+	corrections uint64 // of its hint, before the store was asked
+}
+
+// NewDenials returns a Store that asks next and holds size denials at most; 0:
+// it always asks. Now is this process's clock.
+func NewDenials(next Store, size int, now func() time.Time) *Denials {
+	return &Denials{Store: next, now: now, places: make([]atomic.Pointer[denial], size)}
+}
+
+// Hits is how many questions were answered without the store.
+func (d *Denials) Hits() uint64 { return d.hits.Load() }
+
+// A question is a decision on its way to the store.
+type question struct {
+	hint        *hint
+	corrections uint64
+}
+
+// Decide is Store's.
+func (d *Denials) Decide(ctx context.Context, asked limit.Decision) (limit.Answer, error) {
+	q := d.ask(&asked)
+	if a, ok := d.recall(&q, &asked); ok {
+		return a, nil
+	}
+	a, err := d.Store.Decide(ctx, asked)
+	d.keep(&q, &asked, &a, err)
+	return a, err
+}
+
+// DecideAll is Store's.
+func (d *Denials) DecideAll(ctx context.Context, asked []limit.Decision) ([]limit.Answer, []error) {
+	questions := make([]question, len(asked))
+	answers, known := make([]limit.Answer, len(asked)), 0
+	open := make([]int, 0, len(asked))
+	for i := range asked {
+		questions[i] = d.ask(&asked[i])
+		if a, ok := d.recall(&questions[i], &asked[i]); ok {
+			answers[i] = a
+			known++
+		} else {
+			open = append(open, i)
+		}
+	}
+	errs := make([]error, len(asked))
+	switch {
+	case len(open) == 0:
+		return answers, errs
+	case known == 0:
+		answers, errs = d.Store.DecideAll(ctx, asked)
+	default:
+		rest := make([]limit.Decision, len(open))
+		for n, i := range open {
+			rest[n] = asked[i]
+		}
+		said, failed := d.Store.DecideAll(ctx, rest)
+		for n, i := range open {
+			answers[i], errs[i] = said[n], failed[n]
+		}
+	}
+	for _, i := range open {
+		d.keep(&questions[i], &asked[i], &answers[i], errs[i])
+	}
+	return answers, errs
+}
+
+// Correct is Store's.
+func (d *Denials) Correct(ctx context.Context, c limit.Correction) (limit.CorrectionAnswer, error) {
+	a, err := d.Store.Correct(ctx, c)
+	d.hintOf(c.Tenant).corrections.Add(1) // also after an error: it may have been made
+	return a, err
+}
+
+func (d *Denials) hintOf(tenant string) *hint {
+	return &d.tenants[hashOf(tenant)%uint64(len(d.tenants))]
+}
+
+// ask begins a question. One without a hint is never recalled, nor kept.
+func (d *Denials) ask(asked *limit.Decision) (q question) {
+	if len(d.places) > 0 && asked.Request.ID == "" && !asked.Weigh && len(asked.Charges) > 0 {
+		q.hint = d.hintOf(asked.Charges[0].Counter.Tenant)
+		q.corrections = q.hint.corrections.Load()
+	}
+	return q
+}
+
+// place is where the denial of a question is.
+func (d *Denials) place(asked *limit.Decision) *atomic.Pointer[denial] {
+	h := uint64(len(asked.Charges))
+	for i := range asked.Charges {
+		h = h*31 + hashOf(asked.Charges[i])
+	}
+	return &d.places[h%uint64(len(d.places))]
+}
+
+// recall is the answer to a question that was refused.
+func (d *Denials) recall(q *question, asked *limit.Decision) (limit.Answer, bool) {
+	if q.hint == nil {
+		return limit.Answer{}, false
+	}
+	now := d.now()
+	if now.UnixNano() >= q.hint.until.Load() {
+		return limit.Answer{}, false
+	}
+	known := d.place(asked).Load()
+	if known == nil || known.corrections != q.corrections || !now.Before(known.until) || now.Before(known.at) || !slices.Equal(known.charges, asked.Charges) {
+		return limit.Answer{}, false
+	}
+	d.hits.Add(1)
+	return known.after(now.Sub(known.at)), true
+}
+
+// after is the answer as it is so much later.
+func (k *denial) after(passed time.Duration) limit.Answer {
+	a := k.answer
+	a.Now = a.Now.Add(passed)
+	a.Results = slices.Clone(a.Results)
+	for i := range a.Results {
+		r := &a.Results[i]
+		r.Reset = max(0, r.Reset-passed)
+		if r.RetryAfter != limit.Never {
+			r.RetryAfter = max(0, r.RetryAfter-passed)
+		}
+	}
+	return a
+}
+
+// keep remembers what the store refused.
+func (d *Denials) keep(q *question, asked *limit.Decision, a *limit.Answer, err error) {
+	if q.hint == nil || err != nil {
+		return
+	}
+	wait := refusedFor(asked, a)
+	if wait <= 0 {
+		return
+	}
+	now := d.now()
+	k := &denial{charges: asked.Charges, answer: *a, at: now, until: now.Add(wait), corrections: q.corrections}
+	d.place(asked).Store(k)
+	for end := k.until.UnixNano(); ; {
+		last := q.hint.until.Load()
+		if last >= end || q.hint.until.CompareAndSwap(last, end) {
+			return
+		}
+	}
+}
+
+// refusedFor is how long an answer is to be repeated; 0 is not at all.
+func refusedFor(asked *limit.Decision, a *limit.Answer) (wait time.Duration) {
+	if a.Allowed || a.Charged || a.Stale || a.Lost || a.Replayed || a.Conflict || len(a.Results) != len(asked.Charges) {
+		return 0
+	}
+	for i := range a.Results {
+		if c := &asked.Charges[i]; !a.Results[i].Passed && !c.Soft && !c.Counter.Shadow {
+			wait = max(wait, a.Results[i].RetryAfter)
+			if a.Results[i].RetryAfter == limit.Never {
+				return maxDenied
+			}
+		}
+	}
+	return min(wait, maxDenied)
+}
