@@ -20,7 +20,6 @@ import (
 	"penstock.dev/services/gateway/topics/usage"
 	"penstock.dev/services/internal/admin"
 	"penstock.dev/services/internal/boot"
-	"penstock.dev/services/internal/counters"
 	"penstock.dev/services/internal/kafka"
 )
 
