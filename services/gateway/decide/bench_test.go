@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -183,5 +184,22 @@ func BenchmarkLoad(b *testing.B) {
 	b.ResetTimer()
 	for range b.N {
 		decide.NewBook().Apply(changes)
+	}
+}
+
+// BenchmarkDecideAll measures eight of these decisions at once.
+func BenchmarkDecideAll(b *testing.B) {
+	book := decide.NewBook()
+	book.Apply([]decide.Change{
+		{Kind: decide.RuleKind, ID: "burst", Version: 1, Object: rate("burst", rule.Tenant, 10)},
+		{Kind: decide.RuleKind, ID: "month", Version: 2, Object: quota("month", 1000)},
+	})
+	s := decide.NewService(book, yes, func() time.Time { return t0 }, decide.NewID, decide.Options{})
+	queries := slices.Repeat([]decide.Query{{Tenant: "acme", Application: "web", User: "u1", Service: "payments", Method: "POST", Path: "/v1/pay/17"}}, 8)
+	b.ReportAllocs()
+	for b.Loop() {
+		if d, errs := s.DecideAll(b.Context(), queries); errs[7] != nil || len(d[7].Limits) != 2 {
+			b.Fatal(d, errs)
+		}
 	}
 }

@@ -44,7 +44,13 @@ type inquiry struct {
 
 // newInquiry looks up what the catalogue adds to a query.
 func newInquiry(rules *Snapshot, q *Query, id [16]byte) *inquiry {
-	in := &inquiry{rules: rules, query: q, id: id, tenant: rules.tenantOf(q.Tenant), cost: 1}
+	in := new(inquiry)
+	in.begin(rules, q, id)
+	return in
+}
+
+func (in *inquiry) begin(rules *Snapshot, q *Query, id [16]byte) {
+	*in = inquiry{rules: rules, query: q, id: id, tenant: rules.tenantOf(q.Tenant), cost: 1}
 	in.request = rule.Request{
 		Tenant: q.Tenant, Plan: in.tenant.Plan, Application: q.Application, User: q.User, APIKey: q.APIKey,
 		Service: q.Service, Endpoint: q.Endpoint, Address: plain(q.Address),
@@ -62,7 +68,6 @@ func newInquiry(rules *Snapshot, q *Query, id [16]byte) *inquiry {
 		in.peek = in.cost == 0
 	}
 	in.request.Cost = in.cost
-	return in
 }
 
 // tenantOf is the tenant of a query: one that is not in the catalogue has no

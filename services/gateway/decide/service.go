@@ -51,8 +51,8 @@ func NewService(book *Book, store Store, now func() time.Time, ids func(time.Tim
 // modes do. Errors wrap ErrCost, ErrRequestIDReused, or are ctx's own.
 func (s *Service) Decide(ctx context.Context, q Query) (Decision, error) {
 	now := s.now()
-	in, err := s.inquire(s.book.Current(), &q, now)
-	if err != nil {
+	in := new(inquiry)
+	if err := s.inquire(in, s.book.Current(), &q, now); err != nil {
 		return Decision{}, err
 	}
 	if !in.asks() {
@@ -68,16 +68,15 @@ func (s *Service) Decide(ctx context.Context, q Query) (Decision, error) {
 func (s *Service) DecideAll(ctx context.Context, queries []Query) ([]Decision, []error) {
 	now, rules := s.now(), s.book.Current()
 	decisions, errs := make([]Decision, len(queries)), make([]error, len(queries))
-	inquiries, asking := make([]*inquiry, len(queries)), make([]int, 0, len(queries))
+	inquiries, asking := make([]inquiry, len(queries)), make([]int, 0, len(queries))
 	for i := range queries {
-		in, err := s.inquire(rules, &queries[i], now)
-		switch {
+		in := &inquiries[i]
+		switch err := s.inquire(in, rules, &queries[i], now); {
 		case err != nil:
 			errs[i] = err
 		case !in.asks():
 			decisions[i] = in.uncounted()
 		default:
-			inquiries[i] = in
 			asking = append(asking, i)
 		}
 	}
@@ -98,7 +97,7 @@ func (s *Service) DecideAll(ctx context.Context, queries []Query) ([]Decision, [
 				}
 				err = errStale
 			}
-			decisions[i], errs[i] = s.answer(ctx, inquiries[i], a, err)
+			decisions[i], errs[i] = s.answer(ctx, &inquiries[i], a, err)
 		}
 		asking = again
 	}
@@ -106,14 +105,14 @@ func (s *Service) DecideAll(ctx context.Context, queries []Query) ([]Decision, [
 }
 
 // inquire begins to answer q.
-func (s *Service) inquire(rules *Snapshot, q *Query, now time.Time) (*inquiry, error) {
+func (s *Service) inquire(in *inquiry, rules *Snapshot, q *Query, now time.Time) error {
 	if q.Cost != nil && (*q.Cost < 0 || *q.Cost > rule.Unlimited) {
-		return nil, fmt.Errorf("%w: %d units, want 0 to %d", ErrCost, *q.Cost, rule.Unlimited)
+		return fmt.Errorf("%w: %d units, want 0 to %d", ErrCost, *q.Cost, rule.Unlimited)
 	}
-	in := newInquiry(rules, q, s.ids(now))
+	in.begin(rules, q, s.ids(now))
 	in.at = now
 	in.match(now)
-	return in, nil
+	return nil
 }
 
 // asks reports whether the store has a say.

@@ -125,7 +125,7 @@ func (e *fast) worker(j job) {
 // together answers calls at once.
 func (e *fast) together(calls []*h2.Call, room int64) {
 	defer func() { e.finish(calls, recover()) }()
-	var a asking
+	a := asking{calls: make([]asked, 0, len(calls)), questions: make([]ask.Question, 0, len(calls))}
 	for i, c := range calls {
 		if err := e.admit(c, int64(i) < room); err != nil {
 			e.fail(e.ending, c, err)
