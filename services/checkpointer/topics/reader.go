@@ -44,8 +44,9 @@ type Reader struct {
 	log     *slog.Logger
 	metrics *metrics
 
-	mu    sync.Mutex // held while parts are read or saved
-	parts map[int32]*checkpoint.Part
+	mu     sync.Mutex // held while parts are read or saved
+	parts  map[int32]*checkpoint.Part
+	behind map[int32]*checkpoint.Part // taken over in part: the topic has more than they were read to
 
 	assigning sync.Mutex
 	assigned  map[int32]bool
@@ -55,7 +56,10 @@ type Reader struct {
 
 // New returns a reader.
 func New(broker Broker, registry wire.Registry, stored Parts, log *slog.Logger, r prometheus.Registerer) (*Reader, error) {
-	x := &Reader{broker: broker, stored: stored, log: log, parts: map[int32]*checkpoint.Part{}, assigned: map[int32]bool{}, renewed: map[int32]bool{}}
+	x := &Reader{
+		broker: broker, stored: stored, log: log, parts: map[int32]*checkpoint.Part{}, behind: map[int32]*checkpoint.Part{},
+		assigned: map[int32]bool{}, renewed: map[int32]bool{},
+	}
 	x.saved.Store(time.Now().UnixMicro())
 	var err error
 	if x.metrics, err = newMetrics(r, x); err != nil {
@@ -101,6 +105,7 @@ func (x *Reader) mine() []int32 {
 	defer x.assigning.Unlock()
 	for p := range x.renewed {
 		delete(x.parts, p)
+		delete(x.behind, p)
 	}
 	clear(x.renewed)
 	return slices.Sorted(maps.Keys(x.assigned))
@@ -139,28 +144,39 @@ func (x *Reader) Handle(ctx context.Context, records []kafka.Record) error {
 }
 
 // load has the parts of partitions, read from where the books contain them to
-// the topic's end.
+// the topic's end. Where it has no time for all of that, the next goes on from there.
 func (x *Reader) load(ctx context.Context, of []int32) error {
+	var parts []*checkpoint.Part
 	var missing []int32
 	for _, p := range of {
-		if x.parts[p] == nil {
+		switch {
+		case x.parts[p] != nil:
+		case x.behind[p] != nil:
+			parts = append(parts, x.behind[p])
+		default:
 			missing = append(missing, p)
 		}
 	}
-	if len(missing) == 0 {
+	if len(missing) > 0 {
+		more, err := x.stored(ctx, missing)
+		if err != nil {
+			return err
+		}
+		parts = append(parts, more...)
+	}
+	if len(parts) == 0 {
 		return nil
 	}
-	parts, err := x.stored(ctx, missing)
-	if err != nil {
-		return err
-	}
-	if parts, _, err = x.read(ctx, parts, true, func() {}); err != nil {
-		return err
-	}
+	parts, _, err := x.read(ctx, parts, true, func() {})
 	for _, p := range parts {
-		x.parts[p.Partition] = p
+		if err != nil {
+			x.behind[p.Partition] = p
+		} else {
+			delete(x.behind, p.Partition)
+			x.parts[p.Partition] = p
+		}
 	}
-	return nil
+	return err
 }
 
 // read reads what parts do not contain, to the topic's end. Only says that no
@@ -260,9 +276,11 @@ func (x *Reader) Checkpoint(ctx context.Context, save Save) error {
 	late := x.load(within, mine)
 	stop()
 	var dirty []*checkpoint.Part
-	for _, p := range x.parts {
-		if p.Dirty() {
-			dirty = append(dirty, p)
+	for _, parts := range []map[int32]*checkpoint.Part{x.parts, x.behind} {
+		for _, p := range parts {
+			if p.Dirty() {
+				dirty = append(dirty, p)
+			}
 		}
 	}
 	if len(dirty) > 0 {
@@ -273,12 +291,15 @@ func (x *Reader) Checkpoint(ctx context.Context, save Save) error {
 		for _, p := range dirty {
 			if slices.Contains(stale, p) {
 				delete(x.parts, p.Partition)
+				delete(x.behind, p.Partition)
 			} else {
 				p.Saved()
 			}
 		}
 	}
-	maps.DeleteFunc(x.parts, func(n int32, _ *checkpoint.Part) bool { return !slices.Contains(mine, n) })
+	others := func(n int32, _ *checkpoint.Part) bool { return !slices.Contains(mine, n) }
+	maps.DeleteFunc(x.parts, others)
+	maps.DeleteFunc(x.behind, others)
 	if late == nil {
 		x.saved.Store(time.Now().UnixMicro())
 	}

@@ -27,11 +27,11 @@ type slow struct {
 
 func (b *slow) Consume(context.Context, kafka.Group, kafka.GroupHandler) error { return nil }
 
-func (b *slow) ReadRangeFrom(ctx context.Context, _ string, _, _ map[int32]int64, begin func(map[int32]kafka.Range) error, handle func([]kafka.Record) error) error {
-	if err := begin(map[int32]kafka.Range{0: {From: 0, To: int64(b.end)}}); err != nil {
+func (b *slow) ReadRangeFrom(ctx context.Context, _ string, from, _ map[int32]int64, begin func(map[int32]kafka.Range) error, handle func([]kafka.Record) error) error {
+	if err := begin(map[int32]kafka.Range{0: {From: from[0], To: int64(b.end)}}); err != nil {
 		return err
 	}
-	for n := range b.end {
+	for n := int(from[0]); n < b.end; n++ {
 		if n == b.events {
 			<-ctx.Done()
 		} else if err := pause(ctx, b.pause); err != nil {
@@ -96,4 +96,38 @@ func TestTailIsReadWhileItComes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestTakingOverGoesOn guarantees that a partition of which more lies beyond the books
+// than a checkpoint has time to read is taken over by as many as it takes, when nothing
+// new comes too.
+func TestTakingOverGoesOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		books := checkpoint.NewPart(0, 0, nil)
+		stored := func(context.Context, []int32) ([]*checkpoint.Part, error) {
+			return []*checkpoint.Part{checkpoint.NewPart(0, books.Stored, nil)}, nil
+		}
+		x, err := New(&slow{events: 100, end: 100, pause: catchUp / 7}, registry{}, stored, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.Assigned(map[string][]int32{usagev1.Topic: {0}})
+		told := int64(0)
+		save := func(_ context.Context, parts []*checkpoint.Part) ([]*checkpoint.Part, error) {
+			for _, c := range checkpoint.Merge(parts, func(*checkpoint.Part) bool { return true }) {
+				told += c.Told
+			}
+			books.Stored = parts[0].Next
+			return nil, nil
+		}
+		for n := 1; x.Checkpoint(t.Context(), save) != nil; n++ {
+			if n == 100 {
+				t.Fatalf("after %d checkpoints the books contain %d", n, books.Stored)
+			}
+		}
+		if told != 100 || books.Stored != 100 {
+			t.Errorf("%d told up to %d, want 100 up to 100", told, books.Stored)
+		}
+	})
 }
