@@ -15,8 +15,10 @@ import (
 
 	"penstock.dev/schemas/usagev1"
 
+	"penstock.dev/services/checkpointer/topics"
 	"penstock.dev/services/internal/boot"
 	"penstock.dev/services/internal/counters"
+	"penstock.dev/services/internal/kafka"
 	"penstock.dev/services/internal/limit"
 	"penstock.dev/services/internal/rule"
 )
@@ -112,5 +114,45 @@ func TestIntegrationEmptiedBooks(t *testing.T) {
 	h.flush()
 	if used := h.gate().used(other); used != 30 {
 		t.Errorf("%d used, want 30", used)
+	}
+}
+
+// A beside is a broker that has something done before it is read by offsets.
+type beside struct {
+	*kafka.Client
+	first func()
+}
+
+func (b beside) ReadRangeFrom(ctx context.Context, topic string, from, to map[int32]int64, begin func(map[int32]kafka.Range) error, handle func([]kafka.Record) error) error {
+	b.first()
+	return b.Client.ReadRangeFrom(ctx, topic, from, to, begin, handle)
+}
+
+// TestIntegrationReconcileBesideCheckpoint guarantees that a checkpoint which is made
+// between the reading of offsets and of counters is no drift.
+func TestIntegrationReconcileBesideCheckpoint(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	if err := h.parts().keeper.Look(t.Context()); err != nil { // the store is kept from now on
+		t.Fatal(err)
+	}
+	h.gate().sell(quota("acme", 1000, 10))
+	keeping, judging := h.parts(), h.parts()
+	keeping.reader.Assigned(map[string][]int32{usagev1.Topic: {0, 1}})
+	saved := 0
+	var err error
+	judging.reader, err = topics.New(beside{judging.broker, func() {
+		if saved++; saved == 1 {
+			if err := keeping.reader.Checkpoint(t.Context(), keeping.keeper.SaveParts); err != nil {
+				t.Error(err)
+			}
+		}
+	}}, judging.broker.Registry(), judging.books.Parts, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := judging.reconcile(t.Context(), &config{all: true}, &out); err != nil || !strings.Contains(out.String(), "used 10, checkpoint 10, events 10: 0 unattributed") {
+		t.Errorf("%v: %s", err, out.String())
 	}
 }

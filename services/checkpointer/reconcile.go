@@ -1,12 +1,13 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"time"
 
 	"penstock.dev/services/checkpointer/checkpoint"
@@ -69,23 +70,38 @@ func reconcile(ctx context.Context, p boot.Process, args []string, out io.Writer
 	if err := w.books.Prepare(ctx); err != nil {
 		return err
 	}
-	page := bufio.NewWriter(out)
-	sum, err := compare(ctx, w, func(f finding) error {
-		if f.Unattributed == 0 && f.Missing == 0 && !cfg.all {
-			return nil
+	return w.reconcile(ctx, &cfg, out)
+}
+
+// reconcile compares until no checkpoint comes between, three times at most, and
+// writes what was found last.
+func (w *wiring) reconcile(ctx context.Context, cfg *config, out io.Writer) (err error) {
+	var page bytes.Buffer
+	var sum summary
+	for tries, still := 0, false; !still && tries < 3; tries++ {
+		page.Reset()
+		sum, still, err = compare(ctx, w, func(f finding) error {
+			if f.Unattributed == 0 && f.Missing == 0 && !cfg.all {
+				return nil
+			}
+			return say(&page, cfg.json, f, "%s: used %d, checkpoint %d, events %d: %d unattributed, %d missing in the store\n",
+				f.Key, f.Consumed-f.Refunded, f.Checkpoint, f.Events, f.Unattributed, f.Missing)
+		})
+		if err != nil {
+			return err
 		}
-		return say(page, cfg.json, f, "%s: used %d, checkpoint %d, events %d: %d unattributed, %d missing in the store\n",
-			f.Key, f.Consumed-f.Refunded, f.Checkpoint, f.Events, f.Unattributed, f.Missing)
-	})
-	if err != nil {
+	}
+	if err := say(&page, cfg.json, sum, "%d counters, %d differ: %d units unattributed, %d missing in the store, %d events lost\n",
+		sum.Counters, sum.Differing, sum.Unattributed, sum.Missing, sum.LostEvents); err != nil {
 		return err
 	}
-	err = errors.Join(say(page, cfg.json, sum, "%d counters, %d differ: %d units unattributed, %d missing in the store, %d events lost\n",
-		sum.Counters, sum.Differing, sum.Unattributed, sum.Missing, sum.LostEvents), page.Flush())
-	if err == nil && sum.Differing > 0 {
+	if _, err := page.WriteTo(out); err != nil {
+		return err
+	}
+	if sum.Differing > 0 {
 		return errDrift
 	}
-	return err
+	return nil
 }
 
 func say(w io.Writer, asJSON bool, v any, format string, a ...any) error {
@@ -100,14 +116,16 @@ func say(w io.Writer, asJSON bool, v any, format string, a ...any) error {
 const waitUsage = time.Minute
 
 // compare compares all counters that are kept, with what usage.v1 tells beyond
-// the checkpoint.
-func compare(ctx context.Context, w *wiring, found func(finding) error) (sum summary, err error) {
+// the checkpoint. Still is false where a checkpoint was made meanwhile: what that
+// contains may be counted twice.
+func compare(ctx context.Context, w *wiring, found func(finding) error) (sum summary, still bool, err error) {
 	parts, err := w.books.Parts(ctx, nil)
 	if err != nil {
-		return sum, err
+		return sum, false, err
 	}
+	began := contained(parts)
 	if parts, _, err = w.reader.Tail(ctx, parts, waitUsage); err != nil {
-		return sum, err
+		return sum, false, err
 	}
 	for _, p := range parts {
 		for _, s := range p.Streams {
@@ -122,21 +140,34 @@ func compare(ctx context.Context, w *wiring, found func(finding) error) (sum sum
 	for after := ""; ; {
 		page, err := w.books.Counters(ctx, after, checkpoint.Page, time.Now())
 		if err != nil {
-			return sum, err
+			return sum, false, err
 		}
 		if len(page) == 0 {
 			break
 		}
 		after = page[len(page)-1].Key
 		if err := judge(page); err != nil {
-			return sum, err
+			return sum, false, err
 		}
 	}
 	var rest []checkpoint.Counter
 	for _, c := range checkpoint.Sorted(beyond) {
 		rest = append(rest, checkpoint.Counter{Key: c.Key, Meter: c.Meter})
 	}
-	return sum, judge(rest)
+	if err := judge(rest); err != nil {
+		return sum, false, err
+	}
+	parts, err = w.books.Parts(ctx, nil)
+	return sum, maps.Equal(began, contained(parts)), err
+}
+
+// contained are the offsets up to which the books contain partitions.
+func contained(parts []*checkpoint.Part) map[int32]int64 {
+	offsets := make(map[int32]int64, len(parts))
+	for _, p := range parts {
+		offsets[p.Partition] = p.Stored
+	}
+	return offsets
 }
 
 // judge compares some counters.

@@ -131,6 +131,7 @@ type world struct {
 	unlocked  bool
 	emptied   int // times that the store is found emptied when it is to be vouched for
 	tail      error
+	away      error // of the store
 	recovered []checkpoint.Recovery
 	lowered   int
 }
@@ -138,6 +139,9 @@ type world struct {
 func (w *world) note(step string) { w.steps = append(w.steps, step) }
 
 func (w *world) Look(context.Context) ([]int, error) {
+	if w.away != nil {
+		return nil, w.away
+	}
 	if w.lost {
 		return []int{0}, nil
 	}
@@ -264,4 +268,31 @@ func TestRecoveryOrder(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestReady guarantees that a store is said to be kept while it answers and somebody
+// vouches for it, and not otherwise.
+func TestReady(t *testing.T) {
+	t.Parallel()
+	w := &world{kept: true}
+	k := checkpoint.New(checkpoint.Config{}, w, w, w, w, time.Now)
+	look := func(what string, ready bool) {
+		t.Helper()
+		if err := k.Look(t.Context()); !errors.Is(err, w.away) {
+			t.Fatal(err)
+		}
+		if err := k.Ready(); (err == nil) != ready {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if k.Ready() == nil {
+		t.Error("ready before any look")
+	}
+	look("it answers", true)
+	w.away = errors.New("refused")
+	look("it is away", false)
+	w.away = nil
+	look("it is back", true)
+	w.lost, w.unlocked = true, true
+	look("another restores it", false)
 }

@@ -108,7 +108,7 @@ type Keeper struct {
 	report Report
 	now    func() time.Time
 
-	seen    atomic.Bool // the store has been looked at
+	seen    atomic.Bool // the store answered the last look
 	vouched atomic.Bool // and somebody vouches for all of it
 	begun   atomic.Bool // the books know that it is kept
 }
@@ -157,7 +157,7 @@ func (k *Keeper) Ready() error {
 }
 
 var (
-	errNotSeen   = errors.New("the counter store has not answered yet")
+	errNotSeen   = errors.New("the counter store does not answer")
 	errRestoring = errors.New("the counter store is being restored: quotas and wallets are left to their failure modes")
 )
 
@@ -173,11 +173,11 @@ func (k *Keeper) Guard(ctx context.Context) error {
 // Look looks at the store once, and restores it where nobody vouches for it.
 func (k *Keeper) Look(ctx context.Context) error {
 	lost, err := k.store.Look(ctx)
+	k.seen.Store(err == nil)
 	if err != nil {
 		return err
 	}
 	k.vouched.Store(len(lost) == 0)
-	k.seen.Store(true)
 	if len(lost) == 0 {
 		return k.known(ctx)
 	}
