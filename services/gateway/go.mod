@@ -13,6 +13,7 @@ require (
 	penstock.dev/proto v0.0.0-00010101000000-000000000000
 	penstock.dev/schemas v0.0.0-00010101000000-000000000000
 	penstock.dev/services/internal v0.0.0
+	pgregory.net/rapid v1.3.0
 )
 
 require (
