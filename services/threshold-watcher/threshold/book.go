@@ -58,6 +58,7 @@ type record struct {
 	end    int64
 	last   rules
 	levels []armed
+	past   []told
 }
 
 // rules say under which rules something was decided.
@@ -92,11 +93,31 @@ func (r rules) before(s rules) bool {
 type armed struct {
 	level     Level
 	arm       int64
-	announced bool  // in this arm
-	limit     int64 // when it was announced or armed again, like the next two
+	announced bool   // in this arm
+	rule      uint64 // which announced it or armed it again, like all that follow
+	version   int64
+	limit     int64
 	used      int64
 	refunded  int64
 }
+
+// A told is how often a rule announced a level by one limit, in arms that another
+// rule ended.
+type told struct {
+	level          Level
+	rule           uint64
+	version, limit int64
+	times          int
+}
+
+const (
+	// mostTold is how often a rule announces a level by one limit where others arm it
+	// again: once, and once more when its time comes back. Of rules that take turns on
+	// one counter each would announce it at every turn.
+	mostTold = 2
+	// maxTold bounds what is remembered of that: of more the oldest is forgotten.
+	maxTold = 64
+)
 
 // sum orders the states of one counter: consumed and refunded never fall, so it
 // does not either, and rises whenever they change. No clock is needed.
@@ -176,7 +197,7 @@ func (b *Book) counter(dst []Announcement, u *Usage, c *Counter) []Announcement 
 	if !u.Correction {
 		dst = append(dst, r.rearmed(u, c, older)...)
 	}
-	dst = append(dst, r.reached(u, c, older)...)
+	dst = append(dst, r.reached(u, c, at, older)...)
 	for i := first; i < len(dst); i++ {
 		b.Restore(&dst[i])
 	}
@@ -206,11 +227,11 @@ func (l *armed) released(c *Counter) bool {
 }
 
 // reached are the levels that are reached and not announced in their arm.
-func (r *record) reached(u *Usage, c *Counter, older bool) []Announcement {
+func (r *record) reached(u *Usage, c *Counter, at rules, older bool) []Announcement {
 	used := c.used()
 	var levels []Level
 	add := func(l Level) {
-		if l.Reached(used, c.Limit) && !slices.Contains(levels, l) && r.awaits(l, c, older) {
+		if l.Reached(used, c.Limit) && !slices.Contains(levels, l) && r.awaits(l, c, at, older) {
 			levels = append(levels, l)
 		}
 	}
@@ -232,10 +253,37 @@ func (r *record) reached(u *Usage, c *Counter, older bool) []Announcement {
 }
 
 // awaits reports whether the counter as it is in c can announce the level: nobody
-// did in this arm, and the arm began before.
-func (r *record) awaits(l Level, c *Counter, older bool) bool {
+// did in this arm, the arm began before, and its rule has not done so as often as it may.
+func (r *record) awaits(l Level, c *Counter, at rules, older bool) bool {
 	a := r.find(l)
-	return a == nil || !a.announced && a.before(c, older)
+	return a == nil || !a.announced && a.before(c, older) && (a.rule == at.rule || !r.spent(l, at))
+}
+
+// spent reports whether a rule announced the level by its limit as often as it may.
+func (r *record) spent(l Level, by rules) bool {
+	t := r.told(l, by.rule, by.version, by.limit)
+	return t != nil && t.times >= mostTold
+}
+
+func (r *record) told(l Level, rule uint64, version, limit int64) *told {
+	for i := range r.past {
+		if t := &r.past[i]; t.level == l && t.rule == rule && t.version == version && t.limit == limit {
+			return t
+		}
+	}
+	return nil
+}
+
+// ended remembers by what limit a level was announced in an arm that another rule ends.
+func (r *record) ended(a *armed) {
+	if t := r.told(a.level, a.rule, a.version, a.limit); t != nil {
+		t.times++
+		return
+	}
+	r.past = append(r.past, told{a.level, a.rule, a.version, a.limit, 1})
+	if len(r.past) > maxTold {
+		r.past = append(r.past[:0], r.past[1:]...)
+	}
 }
 
 // before reports whether what is remembered of a level came before c.
@@ -295,7 +343,13 @@ func (b *Book) Restore(a *Announcement) {
 	if a.Arm < l.arm || a.Arm == l.arm && (l.announced || !announced) {
 		return
 	}
-	*l = armed{level: a.Level, arm: a.Arm, announced: announced, limit: a.Limit, used: a.Used, refunded: a.Refunded}
+	if l.announced && !announced && l.rule != at.rule {
+		r.ended(l)
+	}
+	*l = armed{
+		level: a.Level, arm: a.Arm, announced: announced,
+		rule: at.rule, version: at.version, limit: a.Limit, used: a.Used, refunded: a.Refunded,
+	}
 }
 
 func (r *record) clone() *record {
@@ -303,6 +357,6 @@ func (r *record) clone() *record {
 		return nil
 	}
 	c := *r
-	c.levels = slices.Clone(r.levels)
+	c.levels, c.past = slices.Clone(r.levels), slices.Clone(r.past)
 	return &c
 }

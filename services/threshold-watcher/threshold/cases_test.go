@@ -236,6 +236,40 @@ func TestOlderRules(t *testing.T) {
 	b.wants("the first rule, after the other", b.see(at(b.usage(), 9)), "80% 2@900/1000")
 }
 
+// TestRulesThatTakeTurns guarantees that of rules with different limits on one counter,
+// as for most users and for one of them, each announces a level and once more at most,
+// and not at every turn; also after restarts, and when the rules' revision rises meanwhile.
+func TestRulesThatTakeTurns(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 100)
+	most := b.c
+	one := b.c
+	one.RuleID, one.RuleVersion, one.Limit = "acme-vip", 2, 1000
+	b.charge(90)
+	turn := func(c threshold.Counter, revision int64) {
+		c.Consumed = b.c.Consumed + 1
+		b.c = c
+		b.see(at(b.usage(), revision))
+		b.restart()
+	}
+	for n := range int64(200) {
+		turn(one, 2+n)
+		turn(most, 2+n)
+	}
+	want := "80% 1@90/100, +80% 2@91/1000, 80% 2@92/100, +80% 3@93/1000, 100% 1@100/100, +100% 2@101/1000, 100% 2@102/100, +100% 3@103/1000"
+	if got := show(b.log); got != want {
+		t.Errorf("announced %s\nwant      %s", got, want)
+	}
+	b.c = one
+	b.c.Consumed = 800
+	b.wants("the other limit's own", b.see(at(b.usage(), 300)), "80% 3@800/1000")
+	b.c = most
+	b.c.RuleVersion, b.c.Limit, b.c.Consumed = 301, 2000, 810
+	b.wants("raised", b.see(at(b.usage(), 301)), "+80% 4@810/2000")
+	b.c.Consumed = 1600
+	b.wants("reached", b.see(at(b.usage(), 301)), "80% 4@1600/2000")
+}
+
 // TestOrder guarantees that events out of order announce what they would in order.
 func TestOrder(t *testing.T) {
 	t.Parallel()
