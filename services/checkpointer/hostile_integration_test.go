@@ -156,3 +156,48 @@ func TestIntegrationReconcileBesideCheckpoint(t *testing.T) {
 		t.Errorf("%v: %s", err, out.String())
 	}
 }
+
+// TestIntegrationCorrectionInAHole guarantees that a refund of which usage.v1 lost the
+// event is not made again, however often the store is restored whole after that.
+func TestIntegrationCorrectionInAHole(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	s := h.start()
+	g, q := h.gate(), quota("acme", 1000, 100)
+	a, made := g.sell(q), newID()
+	h.awaitStored(q, 100, 100)
+	s.end()
+	refund := func(g *gate) limit.Effect {
+		t.Helper()
+		var got limit.CorrectionAnswer
+		eventually(t, "a correction", func() (ok bool) {
+			var err error
+			got, err = g.store.Correct(t.Context(), limit.Correction{
+				Tenant: "acme", DecisionID: made, At: a.Now, Cost: 100, Items: []limit.Item{{Charge: q}}, Refund: "r-1", Units: 30,
+			})
+			return err == nil
+		})
+		return got.Effect
+	}
+	if got := refund(g); got != limit.Corrected {
+		t.Fatalf("%v", got)
+	}
+	h.tell(q, usagev1.Event{Decision: usagev1.DecisionRefund, DecisionID: made, RefundID: "r-1", Cost: 30}, -30, limit.Totals{Consumed: 100, Refunded: 30})
+	for p := range int32(2) {
+		h.kafka.DeleteRecords(usagev1.Topic, p, h.kafka.End(usagev1.Topic, p))
+	}
+	h.flush()
+	s = h.start()
+	if n := s.metric(`restores_total{tail="partial"}`); n != 1 {
+		t.Errorf("%v restores of what was left", n)
+	}
+	g.sell(quota("acme", 1000, 1)) // the books go on beyond the hole
+	h.awaitStored(q, 101, 101)
+	for restores := range 2 {
+		if got := refund(h.gate()); got != limit.Forgotten {
+			t.Errorf("after %d whole restores: %v", restores, got)
+		}
+		h.flush()
+		eventually(t, "a whole restore", func() bool { return s.metric(`restores_total{tail="whole"}`) == float64(restores+1) })
+	}
+}

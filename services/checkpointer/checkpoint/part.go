@@ -11,6 +11,7 @@ type Part struct {
 	Partition int32
 	Stored    int64 // offset up to which the books contain it
 	Next      int64 // and up to which this does
+	Hole      bool  // the topic did not go on at Stored: something that it told is not known
 	Changes   map[string]*Counter
 	Made      []Correction
 	Streams   map[[16]byte]*Stream
@@ -68,7 +69,7 @@ func (p *Part) Dirty() bool { return p.Next != p.Stored }
 
 // Saved says that all of it is in the books.
 func (p *Part) Saved() {
-	p.Stored, p.Made = p.Next, nil
+	p.Stored, p.Made, p.Hole = p.Next, nil, false
 	clear(p.Changes)
 	for id, s := range p.Streams {
 		s.changed = false

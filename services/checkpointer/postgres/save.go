@@ -40,6 +40,9 @@ func (b *Books) Save(ctx context.Context, parts []*checkpoint.Part, live map[str
 			if err := stream(ctx, tx, p); err != nil {
 				return err
 			}
+			if err := forget(ctx, tx, p); err != nil {
+				return err
+			}
 		}
 		return correct(ctx, tx, parts)
 	})
@@ -188,6 +191,15 @@ func stream(ctx context.Context, tx pgx.Tx, p *checkpoint.Part) error {
 		ON CONFLICT (partition, stream) DO UPDATE
 			SET next = EXCLUDED.next, holes = EXCLUDED.holes, lost = EXCLUDED.lost, seen_at = now()`,
 		p.Partition, ids, nexts, holes, lost)
+	return err
+}
+
+// forget has the books know corrections from now on only, where some before were not told.
+func forget(ctx context.Context, tx pgx.Tx, p *checkpoint.Part) error {
+	if !p.Hole {
+		return nil
+	}
+	_, err := tx.Exec(ctx, `UPDATE custody SET since = GREATEST(since, now())`)
 	return err
 }
 

@@ -238,7 +238,7 @@ func (x *Reader) begin(ranges map[int32]kafka.Range, parts map[int32]*checkpoint
 			x.log.Error("usage.v1 does not go on where it was left: events are gone, or it was made anew; what they told of is in no checkpoint but by the store's own word",
 				"partition", n, "contained", p.Next, "begins", r.From)
 		}
-		p.Next = r.From
+		p.Next, p.Hole = r.From, true
 	}
 	return whole
 }
