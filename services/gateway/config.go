@@ -34,6 +34,7 @@ type config struct {
 	redisURL    conf.Secret   // may hold a password
 	redisBudget time.Duration // what a client waits at most because of us
 	denyCache   int           // a few hundred bytes each
+	leases      int           // about a kilobyte each
 	cluster     bool          // said and not found out: a start must not wait for Redis
 	adopt       bool          // only where there is no checkpointer: what a store lost is sold again
 	unsafe      string        // a warning by default: a gateway that does not start protects nobody
@@ -76,7 +77,10 @@ const (
 	minSpool, maxSpool   = 16 << 20, 1 << 40
 )
 
-const maxDenyCache = 1 << 24
+const (
+	maxDenyCache = 1 << 24
+	maxLeases    = 1 << 20
+)
 
 // minToken is the least length of a decision token and of the secret of
 // addresses, in bytes: 128 random bits in base64 have 22.
@@ -93,6 +97,7 @@ func knobs(c *config, tokens *conf.Secret, getenv func(string) string) *conf.Set
 	s.Secret(&c.redisURL, "redis-url", "counter store, redis://[user:password@]host:port[/db], rediss:// or unix://")
 	s.Duration(&c.redisBudget, "redis-budget", counters.DefaultBudget, "longest wait for the counter store per decision, 1ms-10s; then the rules' failure modes decide")
 	s.Int(&c.denyCache, "deny-cache", 65536, "denials that are repeated for as long as they hold, 1 s at most, without asking the counter store, 1-16777216; 0: none")
+	s.Int(&c.leases, "leases", 16384, "counters of rules with a lease of which units are held in this gateway at a time, 1-1048576; 0: every request asks the counter store")
 	s.Bool(&c.cluster, "redis-cluster", false, "redis-url names a node of a Redis Cluster, and more of them as ?addr=host:port&addr=host:port")
 	s.Bool(&c.adopt, "adopt-store", false, "for a system without a checkpointer: count on in a counter store that was emptied, replaced or restarted, with what it holds; false: quotas and wallets are left to their failure modes until the checkpointer has restored it")
 	s.String(&c.unsafe, "unsafe-store", warnUnsafe, "what to do about a counter store that deletes counters when its memory is full, or keeps no append-only file while there are wallets: warn, or refuse to start")
@@ -220,6 +225,7 @@ func (c *config) numbers() (faults []fault) {
 		value, least, atMost int
 	}{
 		{"deny-cache", c.denyCache, 0, maxDenyCache},
+		{"leases", c.leases, 0, maxLeases},
 		{"usage-buffer", c.usageBuffer, minBuffer, maxBuffer},
 		{"usage-spool", c.usageSpool, minSpool, maxSpool},
 		{"topic-replicas", c.topicReplicas, 0, 9},

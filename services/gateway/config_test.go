@@ -67,7 +67,7 @@ func TestParseConfigRefuses(t *testing.T) {
 
 	_, err := parseConfig([]string{
 		"-listen", "8080", "-grpc-listen", "9090", "-admin-listen", "", "-gateway-id", "a b", "-kafka-brokers", "", "-schema-registry", "ftp://x", "-kafka-sasl", "PLAIN", "-kafka-password", "hush",
-		"-redis-budget", "1h", "-deny-cache", "-1", "-grpc-engine", "h3", "-unsafe-store", "perhaps", "-trusted-proxies", "198.51.100.1", "-snapshot-every", "1ms", "-drain", "1m",
+		"-redis-budget", "1h", "-deny-cache", "-1", "-leases", "1048577", "-grpc-engine", "h3", "-unsafe-store", "perhaps", "-trusted-proxies", "198.51.100.1", "-snapshot-every", "1ms", "-drain", "1m",
 		"-usage-buffer", "1", "-usage-spool", "1", "-usage-linger", "-1s", "-usage-sync", "0s", "-topic-replicas", "10", "-hash-addresses", "hush",
 		"-receipt-keys", "a:hush-hush,b",
 	}, environment("PENSTOCK_REDIS_URL", "http://:hush@x", "PENSTOCK_DECISION_TOKENS", "hush-hush"))
@@ -75,7 +75,7 @@ func TestParseConfigRefuses(t *testing.T) {
 		t.Fatalf("parseConfig = %v, want a refusal", err)
 	}
 	for _, knob := range []string{
-		"-listen", "-grpc-listen", "-grpc-engine", "-admin-listen", "-gateway-id", "-kafka-brokers", "-schema-registry", "-kafka-user", "-redis-url", "-redis-budget", "-deny-cache", "-unsafe-store",
+		"-listen", "-grpc-listen", "-grpc-engine", "-admin-listen", "-gateway-id", "-kafka-brokers", "-schema-registry", "-kafka-user", "-redis-url", "-redis-budget", "-deny-cache", "-leases", "-unsafe-store",
 		"-decision-tokens", "-trusted-proxies", "-snapshot-every", "-drain",
 		"-usage-buffer", "-usage-spool", "-usage-linger", "-usage-sync", "-topic-replicas", "-hash-addresses", "-receipt-keys",
 	} {

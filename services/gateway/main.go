@@ -38,7 +38,7 @@ func run(ctx context.Context, p boot.Process) error {
 	if err != nil {
 		return fmt.Errorf("kafka: %w", err)
 	}
-	store, denials, err := openStore(cfg, p)
+	store, leases, err := openStore(cfg, p)
 	if err != nil {
 		return fmt.Errorf("counters: %w", err)
 	}
@@ -52,7 +52,7 @@ func run(ctx context.Context, p boot.Process) error {
 		return fmt.Errorf("usage: %w", err)
 	}
 	gateways := &presence{}
-	service := decide.NewService(book, denials, store.Now, decide.NewID, decide.Options{Gateways: gateways.count})
+	service := decide.NewService(book, leases, store.Now, decide.NewID, decide.Options{Gateways: gateways.count})
 	decisions, err := observe.NewDecisions(service, p.Metrics)
 	if err != nil {
 		return fmt.Errorf("metrics: %w", err)
@@ -84,6 +84,7 @@ func run(ctx context.Context, p boot.Process) error {
 		boot.Part{Name: "usage.v1", Run: told.Run},
 		boot.Part{Name: "rules.v1", Run: rules.Run},
 		after(rules.Serving(), gateways.part(store, cfg.gatewayID, p.Log)),
+		boot.Close("leases", leases),
 		after(rules.Serving(), after(safety.serving, doors)),
 	)
 }

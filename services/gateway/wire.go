@@ -19,6 +19,7 @@ import (
 	"penstock.dev/services/internal/admin"
 	"penstock.dev/services/internal/boot"
 	"penstock.dev/services/internal/counters"
+	"penstock.dev/services/internal/limit"
 )
 
 // A meter introduces the gate to the metrics.
@@ -136,14 +137,16 @@ func vouched(check func(context.Context) error, vouches func() bool, unsafe func
 	}
 }
 
-// openStore opens the counter store, and what remembers its denials.
-func openStore(cfg config, p boot.Process) (*counters.Store, *decide.Denials, error) {
+// openStore opens the counter store, what remembers its denials, and what holds
+// leases of it.
+func openStore(cfg config, p boot.Process) (*counters.Store, *decide.Leases, error) {
 	store, err := counters.Open(cfg.counters(), p.Log, p.Metrics)
 	if err != nil {
 		return nil, nil, err
 	}
 	denials := decide.NewDenials(store, cfg.denyCache, time.Now)
-	return store, denials, observe.Repeated(p.Metrics, denials.Hits)
+	leases := decide.NewLeases(denials, func(id limit.Identity) decide.Holder { return store.Hold(id) }, cfg.leases, time.Now)
+	return store, leases, errors.Join(observe.Repeated(p.Metrics, denials.Hits), observe.Leased(p.Metrics, leases))
 }
 
 // A safety watches how the counter store keeps what it holds.

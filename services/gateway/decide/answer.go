@@ -56,7 +56,10 @@ func (in *inquiry) decided(a *limit.Answer) (Decision, bool) {
 	if !a.Now.IsZero() {
 		in.at = a.Now
 	}
-	in.results, in.charged = a.Results, a.Charged
+	in.results, in.charged, in.paid = a.Results, a.Charged, in.at
+	if !a.Taken.IsZero() {
+		in.paid = a.Taken
+	}
 	d.Limits = byRule(in.limits(a.Results), d.Limits)
 	if a.Allowed {
 		d.Delay = in.delay()

@@ -75,45 +75,54 @@ func (d *Denials) Decide(ctx context.Context, asked limit.Decision) (limit.Answe
 // DecideAll is Store's.
 func (d *Denials) DecideAll(ctx context.Context, asked []limit.Decision) ([]limit.Answer, []error) {
 	questions := make([]question, len(asked))
-	answers, known := make([]limit.Answer, len(asked)), 0
-	open := make([]int, 0, len(asked))
-	for i := range asked {
+	answers, errs, open := decideRest(ctx, d.Store, asked, func(i int) (limit.Answer, bool) {
 		questions[i] = d.ask(&asked[i])
-		if a, ok := d.recall(&questions[i], &asked[i]); ok {
-			answers[i] = a
-			known++
-		} else {
-			open = append(open, i)
-		}
-	}
-	errs := make([]error, len(asked))
-	switch {
-	case len(open) == 0:
-		return answers, errs
-	case known == 0:
-		answers, errs = d.Store.DecideAll(ctx, asked)
-	default:
-		rest := make([]limit.Decision, len(open))
-		for n, i := range open {
-			rest[n] = asked[i]
-		}
-		said, failed := d.Store.DecideAll(ctx, rest)
-		for n, i := range open {
-			answers[i], errs[i] = said[n], failed[n]
-		}
-	}
+		return d.recall(&questions[i], &asked[i])
+	})
 	for _, i := range open {
 		d.keep(&questions[i], &asked[i], &answers[i], errs[i])
 	}
 	return answers, errs
 }
 
+// decideRest is next's DecideAll, but for what is known. Open are those that next
+// was asked.
+func decideRest(ctx context.Context, next Store, asked []limit.Decision, known func(i int) (limit.Answer, bool)) (answers []limit.Answer, errs []error, open []int) {
+	answers, open = make([]limit.Answer, len(asked)), make([]int, 0, len(asked))
+	for i := range asked {
+		var ok bool
+		if answers[i], ok = known(i); !ok {
+			open = append(open, i)
+		}
+	}
+	switch len(open) {
+	case 0:
+		return answers, make([]error, len(asked)), nil
+	case len(asked):
+		answers, errs = next.DecideAll(ctx, asked)
+		return answers, errs, open
+	}
+	errs = make([]error, len(asked))
+	rest := make([]limit.Decision, len(open))
+	for n, i := range open {
+		rest[n] = asked[i]
+	}
+	said, failed := next.DecideAll(ctx, rest)
+	for n, i := range open {
+		answers[i], errs[i] = said[n], failed[n]
+	}
+	return answers, errs, open
+}
+
 // Correct is Store's.
 func (d *Denials) Correct(ctx context.Context, c limit.Correction) (limit.CorrectionAnswer, error) {
 	a, err := d.Store.Correct(ctx, c)
-	d.hintOf(c.Tenant).corrections.Add(1) // also after an error: it may have been made
+	d.Forget(c.Tenant) // also after an error: it may have been made
 	return a, err
 }
+
+// Forget ends the denials of a tenant: something was given back.
+func (d *Denials) Forget(tenant string) { d.hintOf(tenant).corrections.Add(1) }
 
 func (d *Denials) hintOf(tenant string) *hint {
 	return &d.tenants[hashOf(tenant)%uint64(len(d.tenants))]

@@ -40,6 +40,7 @@ type inquiry struct {
 	asked   limit.Decision // what the store was asked last; its charges are the winners'
 	results []limit.Result // what it said of them; nil: it did not decide
 	charged bool           // it charged something
+	paid    time.Time      // when that was charged, by the store's clock
 }
 
 // newInquiry looks up what the catalogue adds to a query.
@@ -163,6 +164,7 @@ func (in *inquiry) question(at time.Time) limit.Decision {
 		}
 		c.Counter = c.Counter.Canonical()
 	}
+	d.Leases = in.leases()
 	in.asked = d
 	if in.remembers() {
 		in.asked.Request = in.remember(address)

@@ -23,7 +23,7 @@ const receiptFormat = 1
 // (docs/adr/0050). It is good for limit.RememberCorrections.
 type Receipt struct {
 	DecisionID   [16]byte
-	At           time.Time // when it was decided, by the store's clock
+	At           time.Time // when what it charged was charged, by the store's clock: when it was decided, or its lease taken
 	RulesVersion int64
 	Cost         int64 // units of the decision, at least 1: what its refunds add up to at most
 
@@ -59,7 +59,7 @@ func (d *Decision) Receipt() (Receipt, bool) {
 	case in == nil || d.Replayed || !in.charged:
 		return Receipt{}, false
 	default:
-		return in.receipt(d.ID, in.at, in.cost, in.rules.revision, in.ticket(), in.results), true
+		return in.receipt(d.ID, in.paid, in.cost, in.rules.revision, in.ticket(), in.results), true
 	}
 }
 

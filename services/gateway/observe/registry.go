@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock.dev/services/gateway/decide"
 )
 
 // A registry registers and collects the errors.
@@ -49,6 +51,28 @@ func Repeated(r prometheus.Registerer, hits func() uint64) error {
 		Name: "penstock_gateway_denials_repeated_total",
 		Help: "Decisions refused without asking the counter store, which had refused the same question a moment ago.",
 	}, func() float64 { return float64(hits()) }))
+	return reg.err
+}
+
+// Leased introduces leases to the metrics.
+func Leased(r prometheus.Registerer, l *decide.Leases) error {
+	reg := &registry{Registerer: r}
+	reg.add(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "penstock_gateway_leases",
+		Help: "Counters of which this gateway holds units, or is not to take any for a moment.",
+	}, func() float64 { return float64(l.Len()) }))
+	for what, units := range map[string]func(decide.LeaseUnits) int64{
+		"taken":    func(u decide.LeaseUnits) int64 { return u.Taken },
+		"spent":    func(u decide.LeaseUnits) int64 { return u.Spent },
+		"returned": func(u decide.LeaseUnits) int64 { return u.Returned },
+		"lost":     func(u decide.LeaseUnits) int64 { return u.Lost },
+	} {
+		reg.add(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name:        "penstock_gateway_lease_units_total",
+			Help:        "Units taken of counters beforehand, and what became of them when their lease ended: spent, returned to the counter, or lost to it (nobody knows that they could be returned).",
+			ConstLabels: prometheus.Labels{"what": what},
+		}, func() float64 { return float64(units(l.Units())) }))
+	}
 	return reg.err
 }
 

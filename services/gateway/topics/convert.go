@@ -90,9 +90,6 @@ func service(id string, r *rulesv1.Service) *decide.ServiceDef {
 // the whole rule unsupported: without it the rule would mean something else.
 func ruleOf(record *rulesv1.Record) (*rule.Rule, error) {
 	r := record.Rule
-	if r.Lease != nil {
-		return nil, fmt.Errorf("%w: rule.lease", errUnsupported)
-	}
 	v := &rule.Rule{
 		ID: record.ID, Name: r.Name, Version: record.Version,
 		Enabled: r.Enabled, Mode: constant(r.Mode, rule.Enforce, rule.Shadow),
@@ -110,6 +107,9 @@ func ruleOf(record *rulesv1.Record) (*rule.Rule, error) {
 	}
 	if r.Burst != nil {
 		v.Burst = *r.Burst
+	}
+	if r.Lease != nil {
+		v.Lease = &rule.Lease{Units: r.Lease.Units, TTL: micros(r.Lease.TTLUS)}
 	}
 	if err := complete(v, record); err != nil {
 		return nil, err

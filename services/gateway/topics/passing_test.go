@@ -21,11 +21,11 @@ func (passing) Decide(_ context.Context, d limit.Decision) (limit.Answer, error)
 // An asking is passing, and shows what it was asked for last.
 type asking struct {
 	passing
-	charges *[]limit.Charge
+	asked *limit.Decision
 }
 
 func (a asking) Decide(ctx context.Context, d limit.Decision) (limit.Answer, error) {
-	*a.charges = d.Charges
+	*a.asked = d
 	return a.passing.Decide(ctx, d)
 }
 

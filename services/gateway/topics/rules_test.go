@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -110,8 +111,8 @@ func TestSetAside(t *testing.T) {
 		{"a condition about what nobody knows", "invalid", func(a *author) kafka.Record {
 			return a.rule("a", 1, func(r *rulesv1.Rule) { r.Condition = "moon == 'full'" })
 		}},
-		{"a lease", "unsupported", func(a *author) kafka.Record {
-			return a.rule("a", 1, func(r *rulesv1.Rule) { r.Lease = &rulesv1.Lease{Units: 1, TTLUS: 1} })
+		{"a lease of more than passes at once", "invalid", func(a *author) kafka.Record {
+			return a.rule("a", 1, func(r *rulesv1.Rule) { r.Lease = &rulesv1.Lease{Units: 2, TTLUS: 1} })
 		}},
 		{"a zone that nobody has heard of", "unsupported", func(a *author) kafka.Record {
 			return a.rule("a", 1, func(r *rulesv1.Rule) {
@@ -350,14 +351,14 @@ func TestRuleOfEveryKind(t *testing.T) {
 	)
 	r := start(t, setup{log: l, registry: reg})
 	r.ready()
-	var asked []limit.Charge
-	s := decide.NewService(r.book, asking{charges: &asked}, func() time.Time { return t0 }, decide.NewID, decide.Options{})
+	var asked limit.Decision
+	s := decide.NewService(r.book, asking{asked: &asked}, func() time.Time { return t0 }, decide.NewID, decide.Options{})
 	got := map[string]limit.Charge{}
 	d, err := s.Decide(t.Context(), decide.Query{Tenant: "acme", Labels: map[string]string{"region": "eu"}})
-	if err != nil || len(d.Limits) != len(asked) {
-		t.Fatalf("%d limits of %d charges: %v", len(d.Limits), len(asked), err)
+	if err != nil || len(d.Limits) != len(asked.Charges) {
+		t.Fatalf("%d limits of %d charges: %v", len(d.Limits), len(asked.Charges), err)
 	}
-	for i, c := range asked {
+	for i, c := range asked.Charges {
 		got[d.Limits[i].RuleID] = limit.Charge{Algorithm: c.Algorithm, Limit: c.Limit, Window: c.Window, Burst: c.Burst, MaxDelay: c.MaxDelay}
 	}
 	wanted := map[string]limit.Charge{
@@ -379,6 +380,25 @@ func TestRuleOfEveryKind(t *testing.T) {
 	}
 	if n := r.metric("penstock_gateway_rules_objects", "wallet"); n != 1 {
 		t.Errorf("%v wallets in force, want 1", n)
+	}
+}
+
+// TestLeaseArrives guarantees that a rule's lease is what its record says.
+func TestLeaseArrives(t *testing.T) {
+	t.Parallel()
+
+	reg, l := &registry{}, newLog()
+	a := newAuthor(t, reg)
+	l.append(a.rule("a", 10, func(r *rulesv1.Rule) { r.Lease = &rulesv1.Lease{Units: 5, TTLUS: 1_500_000} }))
+	r := start(t, setup{log: l, registry: reg})
+	r.ready()
+	var asked limit.Decision
+	s := decide.NewService(r.book, asking{asked: &asked}, func() time.Time { return t0 }, decide.NewID, decide.Options{})
+	if _, err := s.Decide(t.Context(), decide.Query{Tenant: "acme"}); err != nil {
+		t.Fatal(err)
+	}
+	if want := []rule.Lease{{Units: 5, TTL: 1500 * time.Millisecond}}; !slices.Equal(asked.Leases, want) {
+		t.Errorf("%v may be held, want %v", asked.Leases, want)
 	}
 }
 

@@ -18,6 +18,8 @@ const (
 	kindMove   = 'M'
 
 	flagFixed = 1 // of an item
+
+	sinceBegan = 1 // cost of a move that is only made where what was charged then has not been lost since
 )
 
 // Bytes of a correction's reply.
@@ -282,11 +284,7 @@ func (sh *shard) correctOnce(ctx context.Context, m *message, w *correcting, dea
 	if err := sh.send(ctx, m, deadline); err != nil {
 		return limit.CorrectionAnswer{}, elsewhere{}, err
 	}
-	reply := ""
-	if len(m.replies) == 1 {
-		reply, _ = m.replies[0].(string)
-	}
-	a, rest, err := parseCorrection(reply, len(w.items))
+	a, rest, err := parseCorrection(m.reply(), len(w.items))
 	if err == nil && s.floors != nil {
 		for i, moved := range a.Items {
 			if totalled(&w.items[i].Charge) {

@@ -13,11 +13,21 @@ type message struct {
 	script *script
 	words  words
 	now    string // "" for the server's clock
+	only   *link  // that it may be sent on; nil: any
 
 	link           *link // that the replies came on
 	asking         bool  // the slot is on its way there
 	replies        []any
 	sent, received time.Time
+}
+
+// reply is the only one there is, or none.
+func (m *message) reply() string {
+	if len(m.replies) != 1 {
+		return ""
+	}
+	text, _ := m.replies[0].(string)
+	return text
 }
 
 // words are those of an EVALSHA or EVAL. run is the id of the server's run that
@@ -43,11 +53,15 @@ func (s *Store) sendTo(ctx context.Context, n *node, m *message, asking bool, de
 	}
 	defer n.leave()
 	m.sent, m.asking = time.Now(), asking
-	l, err := n.connect(ctx)
+	var err error
+	l := m.only
+	if l == nil {
+		l, err = n.connect(ctx)
+	}
 	if err == nil {
 		err = s.eval(ctx, l, m)
 	}
-	if err == errForeign { //nolint:errorlint // it is returned as it is, and nothing was sent
+	if err == errForeign && m.only == nil { //nolint:errorlint // it is returned as it is, and nothing was sent
 		if l, err = n.connect(ctx); err == nil {
 			err = s.eval(ctx, l, m)
 		}

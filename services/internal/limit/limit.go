@@ -75,6 +75,10 @@ type Decision struct {
 	// says whether all would have passed.
 	Weigh bool
 
+	// Leases are what may be held of each charge's counter by who asks; none: the
+	// store is to be asked. The store itself takes no notice.
+	Leases []rule.Lease
+
 	// Request makes the decision idempotent where it is set: a decision that
 	// charged is answered again, for a day, and charges nothing.
 	Request Request
@@ -115,6 +119,10 @@ type Answer struct {
 	Charged bool      // something was charged by this decision
 	Now     time.Time // the store's clock
 	Results []Result  // in the order of the charges
+
+	// Taken is when what the decision spends was charged, by the store's clock,
+	// where that was before the decision; zero: by the decision.
+	Taken time.Time
 
 	// Stale: the store's clock lies outside a charge's Span; nothing was
 	// evaluated but Now. Ask again with spans that contain Now.

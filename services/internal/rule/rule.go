@@ -21,6 +21,7 @@ const (
 	MaxCapacity  = 1_000_000_000 // units that may pass at once
 	MaxPriority  = 1_000_000     // and no lower than its negative
 	MaxDelay     = time.Minute   // in the queue of a leaky bucket
+	MaxLease     = time.Hour     // that units are held for
 	MaxCondition = 4096          // bytes of a condition
 )
 
@@ -144,6 +145,13 @@ type Thresholds struct {
 	Left    []int64 // units left, descending
 }
 
+// A Lease is what a gateway may take of a busy counter at once, and spend by
+// itself (docs/adr/0072).
+type Lease struct {
+	Units int64         // at a time, 1 to the rule's capacity
+	TTL   time.Duration // from being charged to being spent at most, whole microseconds up to MaxLease and the window
+}
+
 // A Rule is one limit. Defaults are filled in; the zero Rule is invalid.
 type Rule struct {
 	ID      string // e.g. acme-burst
@@ -168,6 +176,7 @@ type Rule struct {
 	Former     *period.Former
 	Cost       *int64 // fixed units per request; nil: the decision's or the endpoint's
 	Soft       bool   // reports and charges, never cuts
+	Lease      *Lease // of a rate; nil: every request is charged by itself
 	OnFailure  FailureMode
 	Thresholds Thresholds
 	Priority   int32 // the higher wins among equally specific rules

@@ -177,6 +177,7 @@ func (r *Rule) Validate() Faults {
 	r.validateWallet(&f)
 	r.validatePeriod(&f)
 	r.validateEffect(&f)
+	r.validateLease(&f)
 	r.validateThresholds(&f)
 	f.Range("priority", int64(r.Priority), -MaxPriority, MaxPriority)
 	if !r.ValidFrom.IsZero() && !r.ValidTo.IsZero() && !r.ValidFrom.Before(r.ValidTo) {
@@ -337,6 +338,43 @@ func (r *Rule) validateEffect(f *Faults) {
 	}
 	if r.Soft && r.Kind == Block {
 		f.Add("soft", "is true, and a block counts nothing: use mode shadow")
+	}
+}
+
+// validateLease checks that there is something to hold, and that it can be held
+// without a promise being broken.
+func (r *Rule) validateLease(f *Faults) {
+	l := r.Lease
+	switch {
+	case l == nil:
+		return
+	case r.Kind != Rate:
+		f.Add("lease", "is set, and only a rate has one")
+		return
+	case r.Soft:
+		f.Add("lease", "is set, and a soft rule never refuses: there is nothing to hold")
+		return
+	case r.MaxDelay != 0:
+		f.Add("lease", "is set, and a queue (max_delay) gives every request a place of its own")
+		return
+	case r.Limit == Unlimited:
+		f.Add("lease", "is set, and a limit of %d never refuses: there is nothing to hold", Unlimited)
+		return
+	}
+	f.Range("lease.units", l.Units, 1, MaxCapacity)
+	switch most := r.Capacity(); {
+	case l.Units > most && l.Units <= MaxCapacity:
+		f.Add("lease.units", "is %d, and at most %d pass at once", l.Units, most)
+	case r.Cost != nil && *r.Cost > l.Units:
+		f.Add("lease.units", "is %d, and each request costs %d", l.Units, *r.Cost)
+	}
+	switch {
+	case l.TTL < time.Microsecond || l.TTL > MaxLease:
+		f.Add("lease.ttl", "is %v, want 1µs to %v", l.TTL, MaxLease)
+	case l.TTL%time.Microsecond != 0:
+		f.Add("lease.ttl", "is %v, want whole microseconds", l.TTL)
+	case l.TTL > r.Window:
+		f.Add("lease.ttl", "is %v, want at most the window, %v", l.TTL, r.Window)
 	}
 }
 

@@ -41,6 +41,15 @@ type text string
 func (t text) Text() string           { return string(t) }
 func (text) Holds(*rule.Request) bool { return true }
 
+func leased(units int64, ttl time.Duration, change func(*rule.Rule)) *rule.Rule {
+	return rate(func(r *rule.Rule) {
+		r.Lease = &rule.Lease{Units: units, TTL: ttl}
+		if change != nil {
+			change(r)
+		}
+	})
+}
+
 func block(change func(*rule.Rule)) *rule.Rule {
 	return rate(func(r *rule.Rule) {
 		r.Kind, r.Algorithm, r.Limit, r.Window, r.Burst = rule.Block, rule.NoAlgorithm, 0, 0, 0
@@ -105,6 +114,13 @@ func TestValidateAccepts(t *testing.T) {
 		{"valid for a microsecond", rate(func(r *rule.Rule) { r.ValidFrom, r.ValidTo = t0, t0.Add(time.Microsecond) })},
 		{"soft", rate(func(r *rule.Rule) { r.Soft = true })},
 		{"local", rate(func(r *rule.Rule) { r.OnFailure = rule.Local })},
+		{"the smallest lease", leased(1, time.Microsecond, nil)},
+		{"a lease of all there is", leased(10, time.Minute, nil)},
+		{"a lease of a window", leased(30, time.Minute, func(r *rule.Rule) { r.Algorithm, r.Burst = rule.SlidingWindowCounter, 0 })},
+		{"the longest lease", leased(1, time.Hour, func(r *rule.Rule) { r.Window = 2 * time.Hour })},
+		{"the largest lease", leased(1_000_000_000, time.Second, func(r *rule.Rule) { r.Burst = 1_000_000_000 })},
+		{"a lease in shadow", leased(1, time.Second, func(r *rule.Rule) { r.Mode = rule.Shadow })},
+		{"a lease of one request", leased(5, time.Second, func(r *rule.Rule) { r.Cost = units(5) })},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -162,6 +178,19 @@ func TestValidateRefuses(t *testing.T) {
 		{"a queue below 0", queue(-time.Microsecond), "max_delay", "0s"},
 		{"a queue of nanoseconds", queue(time.Second + 1), "max_delay", "whole microseconds"},
 		{"a queue of a meter", rate(func(r *rule.Rule) { r.MaxDelay = time.Second }), "max_delay", "leaky_bucket"},
+		{"a lease of a quota", quota(func(r *rule.Rule) { r.Lease = &rule.Lease{Units: 1, TTL: time.Second} }), "lease", "only a rate"},
+		{"a lease of a soft rule", leased(1, time.Second, func(r *rule.Rule) { r.Soft = true }), "lease", "soft"},
+		{"a lease of a queue", leased(1, time.Second, func(r *rule.Rule) { r.Algorithm, r.MaxDelay = rule.LeakyBucket, time.Second }), "lease", "max_delay"},
+		{"a lease of what never refuses", leased(1, time.Second, func(r *rule.Rule) { r.Limit = 1<<53 - 1 }), "lease", "never refuses"},
+		{"a lease of nothing", leased(0, time.Second, nil), "lease.units", "at least 1"},
+		{"a lease above 10^9", leased(1_000_000_001, time.Second, nil), "lease.units", "1000000000"},
+		{"a lease above the burst", leased(11, time.Second, nil), "lease.units", "at most 10"},
+		{"a lease above the limit", leased(31, time.Second, func(r *rule.Rule) { r.Algorithm, r.Burst = rule.FixedWindow, 0 }), "lease.units", "at most 30"},
+		{"a lease below the cost", leased(4, time.Second, func(r *rule.Rule) { r.Cost = units(5) }), "lease.units", "costs 5"},
+		{"a lease of no time", leased(1, 0, nil), "lease.ttl", "1µs"},
+		{"a lease of more than an hour", leased(1, time.Hour+time.Microsecond, func(r *rule.Rule) { r.Window = 2 * time.Hour }), "lease.ttl", "1h0m0s"},
+		{"a lease of nanoseconds", leased(1, time.Second+1, nil), "lease.ttl", "whole microseconds"},
+		{"a lease above the window", leased(1, time.Minute+time.Microsecond, nil), "lease.ttl", "window, 1m0s"},
 		{"a condition that is empty", rate(func(r *rule.Rule) { r.Condition = text("") }), "condition", "1 to 4096"},
 		{"a condition of 4,097 bytes", rate(func(r *rule.Rule) { r.Condition = text(strings.Repeat("a", 4097)) }), "condition", "4096"},
 		{"a condition that is not UTF-8", rate(func(r *rule.Rule) { r.Condition = text("\xff") }), "condition", "UTF-8"},

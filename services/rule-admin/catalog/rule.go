@@ -61,7 +61,7 @@ type Period struct {
 	Anchor    *string `json:"anchor,omitzero"` // RFC 3339; absent: the tenant's
 }
 
-// A Lease is a share of a rate that a gateway may hold.
+// A Lease is what a gateway may take of a rate at once, and spend by itself.
 type Lease struct {
 	Units *int64  `json:"units,omitzero"`
 	TTL   *string `json:"ttl,omitzero"`
@@ -204,16 +204,22 @@ func (r *Rule) Resolve(id string) (rule.Rule, rule.Faults) {
 	if r.ValidTo != nil {
 		out.ValidTo = instant(&f, "valid_to", *r.ValidTo)
 	}
-	r.absent(&f)
+	out.Lease = r.lease(&f)
 	f = append(f, out.Validate()...)
 	return out, once(f)
 }
 
-// absent refuses the field that this version cannot honour.
-func (r *Rule) absent(f *rule.Faults) {
-	if r.Lease != nil {
-		f.Add("lease", "is set, which is not available in this version")
+// lease wants both of its parts.
+func (r *Rule) lease(f *rule.Faults) *rule.Lease {
+	if r.Lease == nil {
+		return nil
 	}
+	units, _ := required(f, "lease.units", r.Lease.Units)
+	l := &rule.Lease{Units: units}
+	if ttl, ok := required(f, "lease.ttl", r.Lease.TTL); ok {
+		l.TTL, _ = duration(f, "lease.ttl", ttl)
+	}
+	return l
 }
 
 // An uncompiled condition is the text of one: who keeps rules does not evaluate

@@ -124,6 +124,9 @@ func ruleRecord(id string, b *catalog.Rule, kept catalog.Kept) (*rulesv1.Rule, e
 	if v.Algorithm.Bucket() {
 		r.Burst = &v.Burst
 	}
+	if l := v.Lease; l != nil {
+		r.Lease = &rulesv1.Lease{Units: l.Units, TTLUS: l.TTL.Microseconds()}
+	}
 	if b.Period != nil {
 		r.Period = periodRecord(b.Period)
 	}

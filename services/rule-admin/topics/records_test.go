@@ -201,6 +201,11 @@ func TestRecord(t *testing.T) {
 			rule(`"Kind":"rate","Algorithm":"sliding_window_log","Limit":10,"WindowUS":1000000,"OnFailure":"open"`),
 		},
 		{
+			catalog.KindRule, `{"kind":"rate","algorithm":"fixed_window","subject":[],"limit":10,"window":"1s","lease":{"units":5,"ttl":"500ms"}}`,
+			catalog.Kept{},
+			rule(`"Kind":"rate","Algorithm":"fixed_window","Limit":10,"WindowUS":1000000,"OnFailure":"open","Lease":{"Units":5,"TTLUS":500000}`),
+		},
+		{
 			catalog.KindRule, `{"kind":"wallet","wallet":"prepaid","subject":["tenant"],"meter":"credits"}`,
 			catalog.Kept{},
 			rule(`"Kind":"wallet","Algorithm":"overdraft_wallet","Wallet":"prepaid","Subject":["tenant"],"Meter":"credits","OnFailure":"closed","ThresholdsPercent":[80,100]`),

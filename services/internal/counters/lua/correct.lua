@@ -10,7 +10,8 @@
 -- ARGV[2]  the run that the epoch must name; '' is not compared
 -- ARGV[3]  the plan, bytes, big-endian: R a refund, S a settlement, M a move that
 --          is not remembered (1), key of what is remembered (2), then doubles:
---          cost that was charged (units), when (µs), units to give back (R, 0 is
+--          cost that was charged (units; M: 1 nothing is moved where what the
+--          server holds began after that time), when (µs), units to give back (R, 0 is
 --          all that is left) or true cost (S) or how much earlier it may have
 --          been (M, µs: it was by another server's clock); then per item its counter (key
 --          2), flags (1: 1 fixed cost), algorithm (1), and doubles: units that
@@ -50,7 +51,7 @@ local plan, V = A[3], call('MGET', unpack(K))
 local kind, mark, charged, made, asked, at = unstruct('>c1Hddd', plan)
 local receipt, epoch, run = charged, V[1] or '', A[2]
 local lost = run ~= '' and epoch:sub(1, #run) ~= run
-if kind ~= 'M' and at <= #plan and made < tonumber(epoch:match(':(%d+)$') or 0) then lost = true end
+if (kind ~= 'M' or charged > 0) and at <= #plan and made < tonumber(epoch:match(':(%d+)$') or 0) then lost = true end
 
 -- The earliest that it may have been. What is taken back from an earlier time
 -- than was charged counts too much for a while, never too little.
