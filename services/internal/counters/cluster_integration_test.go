@@ -54,6 +54,7 @@ func TestIntegrationCluster(t *testing.T) {
 		"never oversold":   clusterNeverOversells,
 		"corrections":      clusterCorrects,
 		"lost corrections": clusterLostCorrections,
+		"holds":            clusterHolds,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -67,6 +68,7 @@ func clusterMigrates(t *testing.T, c *redistest.Cluster) {
 	t.Run("under load", func(t *testing.T) { clusterMoves(t, c) })
 	t.Run("corrections", func(t *testing.T) { clusterCorrectsMoving(t, c) })
 	t.Run("lost replies", func(t *testing.T) { clusterLostReplies(t, c) })
+	t.Run("holds", func(t *testing.T) { clusterLosesHolds(t, c) })
 }
 
 // clusterExact: 1,000 requests at once through three gateways buy exactly the
