@@ -692,3 +692,33 @@ func TestLeasesAtOnce(t *testing.T) {
 		t.Errorf("%d sold and %d left, want %d together", total, remaining, most)
 	}
 }
+
+// BenchmarkLease measures a decision that the store is asked for, and one that is
+// spent from a lease; the store answers at no cost.
+func BenchmarkLease(b *testing.B) {
+	always := storeFunc(func(limit.Decision) (limit.Answer, error) {
+		return limit.Answer{Now: t0, Allowed: true, Charged: true, Results: passes[:1]}, nil
+	})
+	r := leased(rule.GCRA, 1_000_000, 1_000_000, time.Minute)
+	book := decide.NewBook()
+	book.Apply([]decide.Change{{Kind: decide.RuleKind, ID: r.ID, Version: 1, Object: r}})
+	for name, most := range map[string]int{"asked": 0, "leased": 1} {
+		b.Run(name, func(b *testing.B) {
+			leases := decide.NewLeases(decide.NewDenials(always, 0, time.Now), newLender().holder, most, time.Now)
+			s := decide.NewService(book, leases, time.Now, decide.NewID, decide.Options{})
+			whole := with(globex, func(q *decide.Query) { q.Cost = units(1_000_000) })
+			if _, err := s.Decide(b.Context(), whole); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := s.Decide(b.Context(), globex); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if err := leases.Close(); err != nil {
+				b.Error(err)
+			}
+		})
+	}
+}
