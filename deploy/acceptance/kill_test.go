@@ -35,29 +35,31 @@ func peekOf(i int) estate.Object {
 }
 
 // agree waits until what every gateway enforces of the first n rules equals
-// what rule-admin's database holds.
+// what rule-admin's database holds. A change whose caller was gone may still be
+// committed, so the database is read anew where they differ.
 func (s system) agree(n int) {
 	s.Helper()
-	want := map[string]int64{}
-	s.within(30*time.Second, "rule-admin to list the rules", func() error {
-		clear(want)
+	var want map[string]int64
+	read := func() error {
+		want = map[string]int64{}
 		return s.list("rules", func(o estate.Object) {
 			id, _ := o["id"].(string)
 			limit, _ := o["limit"].(float64)
 			want[id] = int64(limit)
 		})
-	})
+	}
+	s.within(30*time.Second, "rule-admin to list the rules", read)
 	for g := range s.gateways() {
 		for i := range n {
 			id, _ := ruleOf(i, 0)
-			limit, exists := want[id]
 			s.within(30*time.Second, fmt.Sprintf("gateway %d to agree on %s", g, id), func() error {
 				d, err := s.ask(g, peekOf(i))
 				if err != nil {
 					return err
 				}
+				limit, exists := want[id]
 				if got, _, _, ok := d.limit(id); ok != exists || got != limit {
-					return fmt.Errorf("it enforces %d (%v), the database holds %d (%v)", got, ok, limit, exists)
+					return errors.Join(fmt.Errorf("it enforces %d (%v), the database holds %d (%v)", got, ok, limit, exists), read())
 				}
 				return nil
 			})
