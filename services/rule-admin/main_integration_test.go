@@ -120,7 +120,11 @@ func start(t testing.TB, database, registry string, args ...string) *service {
 			t.Errorf("run = %v", err)
 		}
 	})
-	s.until("the port answers", func() bool { status, _, _ := s.get(s.admin + "/live"); return status == 200 })
+	s.until("the ports answer", func() bool {
+		live, _, _ := s.get(s.admin + "/live")
+		status, _, _ := s.get(s.url + "/v1/openapi.json")
+		return live == http.StatusOK && status != 0
+	})
 	return s
 }
 
