@@ -573,7 +573,7 @@ func TestLeasesNeverOversell(t *testing.T) {
 					if d := all[rng.IntN(gateways)].ask(q); d.Outcome == decide.Allow {
 						sold = append(sold, sale{time.Now(), *q.Cost})
 					}
-					wait := time.Duration(rng.IntN(35_000)) * time.Microsecond
+					wait := time.Duration(rng.IntN(25_000)) * time.Microsecond
 					if rng.IntN(50) == 0 {
 						wait *= 100
 					}
