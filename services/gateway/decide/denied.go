@@ -16,9 +16,9 @@ const maxDenied = time.Second
 // Denials is a Store that repeats what it was refused. Until the wait is over,
 // and for a second at most, the same question (the same counters, limits, periods
 // and costs) is refused again without asking. A change of the rules that matters
-// changes the question. A correction through here ends the denials of its
-// tenant. Questions under a request id are always asked: they may repeat one that
-// was charged.
+// changes the question. A correction through here ends the denials of the
+// tenants whose counters it touches. Questions under a request id are always asked:
+// they may repeat one that was charged.
 //
 // The other limits of a repeated answer are as they were, their resets nearer.
 //
@@ -27,12 +27,13 @@ const maxDenied = time.Second
 type Denials struct {
 	Store
 	now     func() time.Time
-	tenants [1 << 12]hint
 	places  []atomic.Pointer[denial]
-	hits    atomic.Uint64
+	tenants [1 << 12]hint
+	hits    atomic.Uint64 // apart from what everybody reads
 }
 
-// A hint is about all tenants of one hash.
+// A hint is about all tenants of one hash; counters that no tenant owns are of one
+// without a name.
 type hint struct {
 	until       atomic.Int64 // the end of the last denial, ns since 1970: after it there is nothing to look for
 	corrections atomic.Uint64
@@ -42,8 +43,9 @@ type hint struct {
 type denial struct {
 	charges     []limit.Charge
 	answer      limit.Answer
-	at, until   time.Time
-	corrections uint64 // of its hint, before the store was asked
+	at          time.Time // when the answer was there
+	until       time.Time // as if the store had said so the moment it was asked
+	corrections uint64    // before it was asked
 }
 
 // NewDenials returns a Store that asks next and holds size denials at most; 0:
@@ -57,8 +59,9 @@ func (d *Denials) Hits() uint64 { return d.hits.Load() }
 
 // A question is a decision on its way to the store.
 type question struct {
-	hint        *hint
+	hint        *hint // of its first counter; nil: it is never recalled, nor kept
 	corrections uint64
+	at          time.Time
 }
 
 // Decide is Store's.
@@ -117,22 +120,31 @@ func decideRest(ctx context.Context, next Store, asked []limit.Decision, known f
 // Correct is Store's.
 func (d *Denials) Correct(ctx context.Context, c limit.Correction) (limit.CorrectionAnswer, error) {
 	a, err := d.Store.Correct(ctx, c)
-	d.Forget(c.Tenant) // also after an error: it may have been made
+	for i := range c.Items { // also after an error: it may have been made
+		d.Forget(c.Items[i].Counter.Tenant)
+	}
 	return a, err
 }
 
-// Forget ends the denials of a tenant: something was given back.
+// Forget ends the denials that asked a counter of a tenant, or where it is empty one
+// that no tenant owns: something was given back.
 func (d *Denials) Forget(tenant string) { d.hintOf(tenant).corrections.Add(1) }
 
 func (d *Denials) hintOf(tenant string) *hint {
 	return &d.tenants[hashOf(tenant)%uint64(len(d.tenants))]
 }
 
-// ask begins a question. One without a hint is never recalled, nor kept.
-func (d *Denials) ask(asked *limit.Decision) (q question) {
-	if len(d.places) > 0 && asked.Request.ID == "" && !asked.Weigh && len(asked.Charges) > 0 {
-		q.hint = d.hintOf(asked.Charges[0].Counter.Tenant)
-		q.corrections = q.hint.corrections.Load()
+// ask begins a question.
+func (d *Denials) ask(asked *limit.Decision) question {
+	if len(d.places) == 0 || asked.Request.ID != "" || asked.Weigh || len(asked.Charges) == 0 {
+		return question{}
+	}
+	h := d.hintOf(asked.Charges[0].Counter.Tenant)
+	q := question{hint: h, corrections: h.corrections.Load(), at: d.now()}
+	for i := 1; i < len(asked.Charges); i++ {
+		if tenant := asked.Charges[i].Counter.Tenant; tenant != asked.Charges[i-1].Counter.Tenant {
+			q.corrections += d.hintOf(tenant).corrections.Load() // each only rises, and so does the sum
+		}
 	}
 	return q
 }
@@ -151,16 +163,15 @@ func (d *Denials) recall(q *question, asked *limit.Decision) (limit.Answer, bool
 	if q.hint == nil {
 		return limit.Answer{}, false
 	}
-	now := d.now()
-	if now.UnixNano() >= q.hint.until.Load() {
+	if q.at.UnixNano() >= q.hint.until.Load() {
 		return limit.Answer{}, false
 	}
 	known := d.place(asked).Load()
-	if known == nil || known.corrections != q.corrections || !now.Before(known.until) || now.Before(known.at) || !slices.Equal(known.charges, asked.Charges) {
+	if known == nil || known.corrections != q.corrections || !q.at.Before(known.until) || q.at.Before(known.at) || !slices.Equal(known.charges, asked.Charges) {
 		return limit.Answer{}, false
 	}
 	d.hits.Add(1)
-	return known.after(now.Sub(known.at)), true
+	return known.after(q.at.Sub(known.at).Truncate(time.Microsecond)), true
 }
 
 // after is the answer as it is so much later.
@@ -187,8 +198,7 @@ func (d *Denials) keep(q *question, asked *limit.Decision, a *limit.Answer, err 
 	if wait <= 0 {
 		return
 	}
-	now := d.now()
-	k := &denial{charges: asked.Charges, answer: *a, at: now, until: now.Add(wait), corrections: q.corrections}
+	k := &denial{charges: asked.Charges, answer: *a, at: d.now(), until: q.at.Add(wait), corrections: q.corrections}
 	d.place(asked).Store(k)
 	for end := k.until.UnixNano(); ; {
 		last := q.hint.until.Load()

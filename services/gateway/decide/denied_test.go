@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -145,6 +146,127 @@ func TestDenialsEnd(t *testing.T) {
 	d.refused(acme, 1) // whether anything was given back is not known
 }
 
+// TestDenialsEndWithATopUp guarantees that a top-up ends the denial of an empty
+// wallet, for which no wait helps.
+func TestDenialsEndWithATopUp(t *testing.T) {
+	t.Parallel()
+	d := newDenier(t, &rule.Rule{
+		ID: "credit", Enabled: true, Mode: rule.Enforce, Kind: rule.Wallet, Algorithm: rule.OverdraftWallet, Wallet: rule.Prepaid,
+		Subject: rule.Tenant, Meter: "api-calls", OnFailure: rule.Closed,
+	})
+	d.refused(acme, 1)
+	if got := d.refused(acme, 0); got.Code != decide.WalletEmpty || got.CanRetry {
+		t.Errorf("%s, can retry: %t", got.Code, got.CanRetry)
+	}
+	d.grant("acme", 1)
+	if got := d.ask(acme); got.Outcome != decide.Allow {
+		t.Errorf("after a top-up: %s", got.Outcome)
+	}
+}
+
+// TestDenialsEndWithThePeriod guarantees that no denial of a quota outlives its
+// period, whichever clock is behind.
+func TestDenialsEndWithThePeriod(t *testing.T) {
+	t.Parallel()
+	for _, behind := range []time.Duration{-200 * time.Millisecond, 0, 200 * time.Millisecond} {
+		d := newDenier(t, quota("month", 10))
+		end := time.Date(2026, time.December, 1, 0, 0, 0, 0, time.UTC)
+		at := func(left time.Duration) { d.now, d.store.now = end.Add(-left-behind), end.Add(-left) }
+		at(time.Second)
+		d.ask(with(acme, func(q *decide.Query) { q.Cost = units(10) }))
+		at(300 * time.Millisecond)
+		d.ask(acme)
+		at(299 * time.Millisecond)
+		if got := d.refused(acme, 0); got.RetryAfter != 299*time.Millisecond {
+			t.Errorf("%v behind: a wait of %v", behind, got.RetryAfter)
+		}
+		at(0)
+		if got := d.ask(acme); got.Outcome != decide.Allow {
+			t.Errorf("%v behind, in the next month: %s", behind, got.Outcome)
+		}
+	}
+}
+
+// TestDenialsWithoutAStore guarantees that a denial holds for its rest while the
+// store is away; then the failure mode decides, every time anew.
+func TestDenialsWithoutAStore(t *testing.T) {
+	t.Parallel()
+	closed := rate("burst", rule.Tenant, 10)
+	closed.OnFailure = rule.Closed
+	d := newDenier(t, closed)
+	d.ask(with(acme, func(q *decide.Query) { q.Cost = units(10) }))
+	d.refused(acme, 1)
+	d.store.fail = errors.New("away")
+	d.at(t0.Add(999 * time.Millisecond))
+	if got := d.refused(acme, 0); got.Degraded || got.Code != decide.RateLimited {
+		t.Errorf("while it holds: %s, degraded %t", got.Code, got.Degraded)
+	}
+	d.at(t0.Add(time.Second))
+	for range 2 {
+		if got := d.refused(acme, 1); !got.Degraded || got.Code != decide.StoreUnavailable {
+			t.Errorf("after that: %s, degraded %t", got.Code, got.Degraded)
+		}
+	}
+	d.store.fail = nil
+	d.refused(acme, 1)
+	d.refused(acme, 0)
+}
+
+// TestAnswersThatAreNotRepeated guarantees that only a refusal by a limit, of a
+// question that nobody asks twice under one id, is repeated.
+func TestAnswersThatAreNotRepeated(t *testing.T) {
+	t.Parallel()
+	question := func(change func(*limit.Decision)) limit.Decision {
+		d := limit.Decision{Charges: []limit.Charge{{Cost: 1, Counter: limit.Identity{Tenant: "acme"}}}}
+		change(&d)
+		return d
+	}
+	plain := question(func(*limit.Decision) {})
+	wait := []limit.Result{{RetryAfter: time.Minute}}
+	no := limit.Answer{Results: wait}
+	for name, tt := range map[string]struct {
+		asked  limit.Decision
+		answer limit.Answer
+		err    error
+		asks   int // of two
+	}{
+		"a refusal":                {plain, no, nil, 1},
+		"a refusal for ever":       {plain, limit.Answer{Results: []limit.Result{{RetryAfter: limit.Never}}}, nil, 1},
+		"a pass":                   {plain, limit.Answer{Allowed: true, Charged: true, Results: []limit.Result{{Passed: true}}}, nil, 2},
+		"what was charged":         {plain, limit.Answer{Charged: true, Results: wait}, nil, 2},
+		"a replay":                 {plain, limit.Answer{Replayed: true, Results: wait}, nil, 2},
+		"a conflict":               {plain, limit.Answer{Conflict: true, Results: wait}, nil, 2},
+		"stale periods":            {plain, limit.Answer{Stale: true, Results: wait}, nil, 2},
+		"a lost store":             {plain, limit.Answer{Lost: true, Results: wait}, nil, 2},
+		"no answer":                {plain, no, errors.New("away"), 2},
+		"too few results":          {plain, limit.Answer{}, nil, 2},
+		"a refusal without a wait": {plain, limit.Answer{Results: []limit.Result{{}}}, nil, 2},
+		"a soft limit's":           {question(func(d *limit.Decision) { d.Charges[0].Soft = true }), no, nil, 2},
+		"a limit's in shadow":      {question(func(d *limit.Decision) { d.Charges[0].Counter.Shadow = true }), no, nil, 2},
+		"under a request id":       {question(func(d *limit.Decision) { d.Request.ID = "r" }), no, nil, 2},
+		"of what is only weighed":  {question(func(d *limit.Decision) { d.Weigh = true }), no, nil, 2},
+		"of nothing":               {limit.Decision{}, limit.Answer{}, nil, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			asks := 0
+			d := decide.NewDenials(storeFunc(func(limit.Decision) (limit.Answer, error) {
+				asks++
+				return tt.answer, tt.err
+			}), 16, func() time.Time { return t0 })
+			for range 2 {
+				a, err := d.Decide(t.Context(), tt.asked)
+				if !errors.Is(err, tt.err) || !reflect.DeepEqual(a, tt.answer) {
+					t.Errorf("%+v, %v", a, err)
+				}
+			}
+			if asks != tt.asks {
+				t.Errorf("%d questions of two, want %d", asks, tt.asks)
+			}
+		})
+	}
+}
+
 // TestOvertakenDenial guarantees that a denial which was on its way while a
 // correction made room is not repeated.
 func TestOvertakenDenial(t *testing.T) {
@@ -163,6 +285,57 @@ func TestOvertakenDenial(t *testing.T) {
 	d.ask(acme)
 	if got := d.ask(acme); got.Outcome != decide.Allow {
 		t.Errorf("after the refund: %s", got.Outcome)
+	}
+}
+
+// TestDenialsOfSharedCounters guarantees that a correction ends the denials of
+// every counter that it touches: also of one that several tenants share, and
+// whichever of a request's counters comes first.
+func TestDenialsOfSharedCounters(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		rules  []*rule.Rule
+		second string // who is refused
+	}{
+		"a tenant's behind an address's":    {[]*rule.Rule{rate("a", rule.IP, 1000), rate("b", rule.Tenant, 10)}, "acme"},
+		"an address's behind a tenant's":    {[]*rule.Rule{rate("a", rule.Tenant, 1000), rate("b", rule.IP, 10)}, "globex"},
+		"an address's":                      {[]*rule.Rule{rate("b", rule.IP, 10)}, "globex"},
+		"an address's between two tenant's": {[]*rule.Rule{rate("a", rule.Tenant, 1000), rate("b", rule.IP, 10), rate("c", rule.Tenant|rule.User, 1000)}, "globex"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDenier(t, tt.rules...)
+			charged := d.ask(decide.Query{Tenant: "acme", User: "u", Address: t0Address, Cost: units(10)})
+			q := decide.Query{Tenant: tt.second, User: "u", Address: t0Address}
+			d.refused(q, 1)
+			d.refused(q, 0)
+			receipt, _ := charged.Receipt()
+			if _, err := d.Refund(t.Context(), receipt, "", 0); err != nil {
+				t.Fatal(err)
+			}
+			if got := d.ask(q); got.Outcome != decide.Allow {
+				t.Errorf("after the refund: %s by %q", got.Outcome, got.RuleID)
+			}
+		})
+	}
+}
+
+// TestDenialsOfASlowStore guarantees that a denial ends with its wait as the store
+// meant it, and not later by what the answer took.
+func TestDenialsOfASlowStore(t *testing.T) {
+	t.Parallel()
+	d := newDenier(t, rate("burst", rule.Tenant, 120)) // a unit in half a second
+	d.ask(with(acme, func(q *decide.Query) { q.Cost = units(120) }))
+	slow := &overtaken{Store: d.store}
+	d.denials.Store = slow
+	slow.before = func() { d.at(t0.Add(300 * time.Millisecond)) }
+	d.refused(acme, 1)
+	slow.before = nil
+	d.at(t0.Add(499 * time.Millisecond))
+	d.refused(acme, 0)
+	d.at(t0.Add(500 * time.Millisecond))
+	if got := d.ask(acme); got.Outcome != decide.Allow {
+		t.Errorf("when its wait is over: %s, for another %v", got.Outcome, got.RetryAfter)
 	}
 }
 
@@ -212,9 +385,11 @@ func TestDenialsOfMany(t *testing.T) {
 	}
 }
 
-// TestDenialsChangeNothing guarantees that a service which remembers denials lets
-// pass what one that does not does, whatever is asked when; and that it tells
-// nobody to wait for longer. Others may have charged since, so it may be for less.
+// TestDenialsChangeNothing guarantees that a service which remembers denials says
+// what the store would at that moment, whatever is asked and corrected when; but
+// that it may refuse what a correction elsewhere made room for, for a second at
+// most. The rule that it names refuses by the store too, and the wait is no longer:
+// others may have charged since.
 func TestDenialsChangeNothing(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -223,30 +398,69 @@ func TestDenialsChangeNothing(t *testing.T) {
 	soft.Soft = true
 	shadow := rate("shadow", rule.Tenant|rule.User, 1)
 	shadow.Mode = rule.Shadow
-	rules := []*rule.Rule{rate("burst", rule.Tenant, 20), rate("each", rule.Tenant|rule.Application, 7), quota("month", 400), soft, shadow}
-	plain, remembering := newGate(t, rules...), newDenier(t, rules...)
-	now, repeated := t0, 0
+	d := newDenier(t, rate("address", rule.IP, 60), rate("burst", rule.Tenant, 20), rate("each", rule.Tenant|rule.Application, 7), quota("month", 400), soft, shadow)
+	now := func() time.Time { return d.now }
+	elsewhere := decide.NewService(d.book, d.store, now, decide.NewID, decide.Options{})
+	weighing := decide.NewService(d.book, storeFunc(func(asked limit.Decision) (limit.Answer, error) {
+		asked.Weigh = true
+		return limit.Decide(d.store.state, d.now, asked)
+	}), now, decide.NewID, decide.Options{})
+	var receipts []decide.Receipt
+	never := t0.Add(-time.Hour)
+	corrected := never // elsewhere, and not here since
+	q, repeated, late := acme, 0, 0
 	for step := range 20_000 {
 		if rng.IntN(4) == 0 {
-			now = now.Add(time.Duration(rng.IntN(1200)) * time.Millisecond)
-			plain.at(now)
-			remembering.at(now)
+			d.at(d.now.Add(time.Duration(rng.IntN(1200)) * time.Millisecond))
 		}
-		q := decide.Query{
-			Tenant: fmt.Sprint("t", rng.IntN(3)), Application: fmt.Sprint("a", rng.IntN(2)), User: fmt.Sprint("u", rng.IntN(2)), Service: "s", Cost: units(int64(rng.IntN(9))),
+		if last := len(receipts) - 1; last >= 0 && rng.IntN(20) == 0 {
+			by := d.Service
+			corrected = never
+			if rng.IntN(2) == 0 {
+				by, corrected = elsewhere, d.now
+			}
+			if _, err := by.Refund(t.Context(), receipts[last], "", 0); err != nil {
+				t.Fatal(err)
+			}
+			receipts = receipts[:last]
 		}
-		want := plain.ask(q)
+		if rng.IntN(3) == 0 { // else the last one is asked again
+			q = decide.Query{
+				Tenant: fmt.Sprint("t", rng.IntN(3)), Application: fmt.Sprint("a", rng.IntN(2)), User: fmt.Sprint("u", rng.IntN(2)),
+				Service: "s", Address: t0Address, Cost: units(int64(rng.IntN(9))),
+			}
+		}
+		want, err := weighing.Decide(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
 		var got decide.Decision
-		if remembering.asks(func() { got = remembering.ask(q) }) == 0 {
-			repeated++
+		asks := d.asks(func() { got = d.ask(q) })
+		if r, charged := got.Receipt(); charged {
+			receipts = append(receipts, r)
 		}
-		if got.Outcome != want.Outcome || got.RetryAfter > want.RetryAfter && want.CanRetry {
-			t.Fatalf("seed %d, step %d: %+v is %s by %q in %v, want %s by %q in %v", seed, step, q, got.Outcome, got.RuleID, got.RetryAfter, want.Outcome, want.RuleID, want.RetryAfter)
+		repeated += 1 - asks
+		told := fmt.Sprintf("seed %d, step %d: %+v is %s by %q in %v, want %s by %q in %v", seed, step, q, got.Outcome, got.RuleID, got.RetryAfter, want.Outcome, want.RuleID, want.RetryAfter)
+		switch {
+		case asks == 0 && d.now.Sub(corrected) < time.Second:
+			if got.Outcome != decide.Deny {
+				t.Fatal(told)
+			}
+			if want.Outcome == decide.Allow {
+				late++
+			}
+		case got.Outcome != want.Outcome || want.CanRetry && got.RetryAfter > want.RetryAfter || got.RuleID != "" && !refuses(&want, got.RuleID):
+			t.Fatal(told)
 		}
 	}
-	if repeated < 1000 {
-		t.Errorf("seed %d: %d of 20,000 were repeated: too few to tell", seed, repeated)
+	if repeated < 1000 || late < 10 {
+		t.Errorf("seed %d: %d of 20,000 were repeated, %d of them late: too few to tell", seed, repeated, late)
 	}
+}
+
+// refuses reports whether a rule does not let pass what d decided.
+func refuses(d *decide.Decision, id string) bool {
+	return slices.ContainsFunc(d.Limits, func(l decide.Limit) bool { return l.RuleID == id && !l.Passed })
 }
 
 // TestNoDenials guarantees that without places nothing is repeated.
@@ -259,8 +473,8 @@ func TestNoDenials(t *testing.T) {
 	d.refused(acme, 1)
 }
 
-// TestManyDenials guarantees that denials may be asked for and made by many at
-// once, and that no more are held than there are places.
+// TestManyDenials guarantees that denials may be asked for, made and ended by many
+// at once, and that no more are held than there are places.
 func TestManyDenials(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
@@ -277,6 +491,9 @@ func TestManyDenials(t *testing.T) {
 		all.Go(func() {
 			for i := range 2000 {
 				tenant := fmt.Sprint("t", (i*7+g)%1000)
+				if i%100 == 99 {
+					denials.Forget(tenant)
+				}
 				if d, err := s.Decide(t.Context(), decide.Query{Tenant: tenant}); err != nil || d.Outcome != decide.Deny {
 					t.Errorf("%s: %+v, %v", tenant, d, err)
 					return
@@ -290,38 +507,74 @@ func TestManyDenials(t *testing.T) {
 	}
 }
 
-// BenchmarkDenials measures a decision that the store refuses, one that is
-// refused without it, and one that passes while others of its tenant are
-// refused; the store answers at no cost.
+// BenchmarkDenials measures a decision that the store refuses, one that is refused
+// without it, and one that is asked while its tenant is refused something else,
+// where the store answers at no cost; and what of the last two is remembering.
 func BenchmarkDenials(b *testing.B) {
-	no := storeFunc(func(d limit.Decision) (limit.Answer, error) {
-		return limit.Answer{Now: t0, Allowed: d.Charges[0].Cost == 2, Results: []limit.Result{{Passed: d.Charges[0].Cost == 2, RetryAfter: time.Second}}}, nil
+	no := storeFunc(func(asked limit.Decision) (limit.Answer, error) {
+		passes := asked.Charges[0].Cost == 0
+		return limit.Answer{Now: t0, Allowed: passes, Results: []limit.Result{{Passed: passes, RetryAfter: time.Second}}}, nil
 	})
-	book := decide.NewBook()
-	book.Apply([]decide.Change{{Kind: decide.RuleKind, ID: "burst", Version: 1, Object: rate("burst", rule.Tenant, 10)}})
-	now := func() time.Time { return t0 }
-	for _, bench := range []struct {
-		name  string
-		store decide.Store
-		cost  int64
-	}{
-		{"asked", no, 1},
-		{"repeated", decide.NewDenials(no, 1024, now), 1},
-		{"passed", decide.NewDenials(no, 1024, now), 2},
-	} {
-		b.Run(bench.name, func(b *testing.B) {
-			s := decide.NewService(book, bench.store, now, decide.NewID, decide.Options{})
-			q := with(acme, func(q *decide.Query) { q.Cost = units(1) })
-			if _, err := s.Decide(b.Context(), q); err != nil {
-				b.Fatal(err)
-			}
-			q.Cost = &bench.cost
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := s.Decide(b.Context(), q); err != nil {
+	compareDenials(b, no, func() time.Time { return t0 })
+	var last limit.Decision
+	asking := decide.NewService(denyingBook(), storeFunc(func(asked limit.Decision) (limit.Answer, error) {
+		last = asked
+		return no(asked)
+	}), func() time.Time { return t0 }, decide.NewID, decide.Options{})
+	for name, cost := range map[string]int64{"repeated": 1, "passed": 0} {
+		b.Run("remembering/"+name, func(b *testing.B) {
+			d := decide.NewDenials(no, 1024, time.Now)
+			for _, cost := range []int64{1, cost} {
+				if _, err := asking.Decide(b.Context(), with(acme, func(q *decide.Query) { q.Cost = &cost })); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := d.Decide(b.Context(), last); err != nil {
 					b.Fatal(err)
 				}
 			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := d.Decide(b.Context(), last); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func denyingBook() *decide.Book {
+	book := decide.NewBook()
+	book.Apply([]decide.Change{{Kind: decide.RuleKind, ID: "burst", Version: 1, Object: rate("burst", rule.Tenant, 10)}})
+	return book
+}
+
+// compareDenials measures decisions of a tenant whom the store refuses a unit, and
+// nothing but that; as many at once as there are processors.
+func compareDenials(b *testing.B, store decide.Store, now func() time.Time) {
+	for _, bench := range []struct {
+		name   string
+		places int
+		cost   int64
+	}{
+		{"asked", 0, 1},
+		{"repeated", 1024, 1},
+		{"passed", 1024, 0},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			s := decide.NewService(denyingBook(), decide.NewDenials(store, bench.places, time.Now), now, decide.NewID, decide.Options{})
+			if d, err := s.Decide(b.Context(), acme); err != nil || d.Outcome != decide.Deny {
+				b.Fatal(d, err)
+			}
+			q := with(acme, func(q *decide.Query) { q.Cost = &bench.cost })
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					if d, err := s.Decide(b.Context(), q); err != nil || d.Degraded {
+						b.Error(d, err)
+						return
+					}
+				}
+			})
 		})
 	}
 }
