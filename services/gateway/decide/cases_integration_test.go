@@ -21,11 +21,18 @@ import (
 	"penstock.dev/services/internal/rule"
 )
 
-// redisStore is the real store on a Redis of the test's own. Its budget is
-// generous: these tests are about numbers, not about time.
+// redisStore is the real store on a Redis of the test's own.
 func redisStore(t testing.TB, url string) *counters.Store {
 	t.Helper()
-	store, err := counters.Open(counters.Config{URL: url, Budget: 5 * time.Second, Adopt: true}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	return openStore(t, counters.Config{URL: url})
+}
+
+// openStore opens a real store. Its budget is generous: these tests are about
+// numbers, not about time.
+func openStore(t testing.TB, cfg counters.Config) *counters.Store {
+	t.Helper()
+	cfg.Budget, cfg.Adopt = 5*time.Second, true
+	store, err := counters.Open(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}

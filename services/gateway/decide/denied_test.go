@@ -509,11 +509,15 @@ func TestManyDenials(t *testing.T) {
 
 // BenchmarkDenials measures a decision that the store refuses, one that is refused
 // without it, and one that is asked while its tenant is refused something else,
-// where the store answers at no cost; and what of the last two is remembering.
+// where the store answers at no cost. And what remembering takes of each, and of
+// one whose tenant is refused nothing.
 func BenchmarkDenials(b *testing.B) {
+	passed, refused := []limit.Result{{Passed: true}}, []limit.Result{{RetryAfter: time.Second}}
 	no := storeFunc(func(asked limit.Decision) (limit.Answer, error) {
-		passes := asked.Charges[0].Cost == 0
-		return limit.Answer{Now: t0, Allowed: passes, Results: []limit.Result{{Passed: passes, RetryAfter: time.Second}}}, nil
+		if asked.Charges[0].Cost == 0 {
+			return limit.Answer{Now: t0, Allowed: true, Results: passed}, nil
+		}
+		return limit.Answer{Now: t0, Results: refused}, nil
 	})
 	compareDenials(b, no, func() time.Time { return t0 })
 	var last limit.Decision
@@ -521,10 +525,10 @@ func BenchmarkDenials(b *testing.B) {
 		last = asked
 		return no(asked)
 	}), func() time.Time { return t0 }, decide.NewID, decide.Options{})
-	for name, cost := range map[string]int64{"repeated": 1, "passed": 0} {
+	for name, costs := range map[string][]int64{"asked": {0}, "repeated": {1}, "passed": {1, 0}} {
 		b.Run("remembering/"+name, func(b *testing.B) {
 			d := decide.NewDenials(no, 1024, time.Now)
-			for _, cost := range []int64{1, cost} {
+			for _, cost := range costs {
 				if _, err := asking.Decide(b.Context(), with(acme, func(q *decide.Query) { q.Cost = &cost })); err != nil {
 					b.Fatal(err)
 				}
@@ -543,8 +547,10 @@ func BenchmarkDenials(b *testing.B) {
 }
 
 func denyingBook() *decide.Book {
+	r := rate("burst", rule.Tenant, 10)
+	r.Window = rule.MaxWindow
 	book := decide.NewBook()
-	book.Apply([]decide.Change{{Kind: decide.RuleKind, ID: "burst", Version: 1, Object: rate("burst", rule.Tenant, 10)}})
+	book.Apply([]decide.Change{{Kind: decide.RuleKind, ID: r.ID, Version: 1, Object: r}})
 	return book
 }
 

@@ -4,14 +4,11 @@ package decide_test
 
 import (
 	"fmt"
-	"log/slog"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"penstock.dev/services/gateway/decide"
 	"penstock.dev/services/internal/counters"
@@ -28,12 +25,7 @@ type realTenure struct {
 
 func newRealTenure(t *testing.T, cfg counters.Config, rules ...*rule.Rule) *realTenure {
 	t.Helper()
-	cfg.Budget, cfg.Adopt = 5*time.Second, true
-	store, err := counters.Open(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = store.Close() })
+	store := openStore(t, cfg)
 	for deadline := time.Now().Add(20 * time.Second); store.Ready(t.Context()) != nil; {
 		if time.Now().After(deadline) {
 			t.Fatal("the store is not ready")

@@ -379,3 +379,18 @@ func TestFC33(t *testing.T) {
 		t.Errorf("%v decisions counted, want 10000", got)
 	}
 }
+
+// TestRepeated guarantees that answers without the counter store are counted.
+func TestRepeated(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	hits := uint64(0)
+	if err := observe.Repeated(registry, func() uint64 { return hits }); err != nil {
+		t.Fatal(err)
+	}
+	for _, hits = range []uint64{0, 7} {
+		if got := reads(t, page(registry), "penstock_gateway_denials_repeated_total"); got != float64(hits) {
+			t.Errorf("%v were repeated, want %d", got, hits)
+		}
+	}
+}
