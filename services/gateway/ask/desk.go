@@ -29,7 +29,8 @@ type Decider interface {
 }
 
 // A Recorder is told of every decision and correction that makes an event,
-// once. It must neither block nor fail.
+// once. It must neither block nor fail. What u points to must not change any
+// more: it may be looked at later.
 type Recorder interface {
 	Record(u decide.Usage)
 }

@@ -46,7 +46,7 @@ type Meter interface {
 
 // A Recorder is told of every decision that makes an event, once: when its
 // exchange has ended, or earlier where that takes long; and then of its refund.
-// It must not block.
+// It must not block. What u points to must not change any more.
 type Recorder interface {
 	Record(u decide.Usage)
 }

@@ -243,8 +243,8 @@ func ordinary(t testing.TB) decide.Usage {
 	return u
 }
 
-// TestNoAllocation guarantees that telling of a decision costs the request path
-// no memory, with hashed addresses and without.
+// TestNoAllocation guarantees that telling of a decision costs no memory, with
+// hashed addresses and without.
 func TestNoAllocation(t *testing.T) {
 	for _, secret := range []string{"", "0123456789abcdef"} {
 		r := newRig(t, newCluster(), &registry{}, func(c *usage.Config) { c.Secret = secret })
@@ -260,7 +260,8 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// BenchmarkRecord measures what telling of a decision costs the request path.
+// BenchmarkRecord measures what an event costs until it lies in memory as it is
+// sent, the ring included.
 func BenchmarkRecord(b *testing.B) {
 	for _, bm := range []struct{ name, secret string }{{"plain", ""}, {"hashed", "0123456789abcdef"}} {
 		b.Run(bm.name, func(b *testing.B) {

@@ -110,7 +110,10 @@ func (u *Usage) collectors() []prometheus.Collector {
 			Name:        "penstock_gateway_usage_lost_total",
 			Help:        "Usage events that are lost, by reason; their numbers are missing in the stream.",
 			ConstLabels: prometheus.Labels{"reason": string(why)},
-		}, func() float64 { return float64(u.lost[i].Load()) }))
+		}, func() float64 {
+			u.encode(time.Now())
+			return float64(u.lost[i].Load())
+		}))
 	}
 	return list
 }

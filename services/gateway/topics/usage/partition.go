@@ -39,15 +39,14 @@ func newPartition(index int32, now time.Time) *partition {
 type kept int
 
 const (
-	keptFirst kept = iota // it is the first of a chunk, or a chunk is full: the sender is to be woken
-	keptMore
-	lostMemory  // all memory is in use
-	lostStopped // the stream has ended
+	keptIt      kept = iota
+	lostMemory       // all memory is in use
+	lostStopped      // the stream has ended
 )
 
 // record numbers the event in s and keeps it. One that is lost has used up its
-// number.
-func (p *partition) record(s *scratch, key []byte, free *pool) kept {
+// number. It is not older than since.
+func (p *partition) record(s *scratch, key []byte, free *pool, since time.Time) kept {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stopped {
@@ -55,16 +54,14 @@ func (p *partition) record(s *scratch, key []byte, free *pool) kept {
 	}
 	p.sequence++
 	s.event.StreamID, s.event.Sequence = p.stream, p.sequence
-	answer := keptMore
 	if size := spool.Overhead(key) + s.size(); p.open == nil || len(p.open.buf)+size > cap(p.open.buf) {
-		answer = keptFirst
 		if p.open != nil {
 			p.full = append(p.full, p.open)
 		}
 		if p.open = free.take(); p.open == nil {
 			return lostMemory
 		}
-		p.open.born = time.Now()
+		p.open.born = since
 	}
 	c := p.open
 	start := len(c.buf)
@@ -72,7 +69,7 @@ func (p *partition) record(s *scratch, key []byte, free *pool) kept {
 	spool.End(c.buf, start)
 	c.count++
 	p.recorded++
-	return answer
+	return keptIt
 }
 
 // oldest is the chunk that has waited longest, nil when nothing waits.

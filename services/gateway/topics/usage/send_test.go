@@ -50,6 +50,35 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
+// TestOrder guarantees that what one request tells is numbered in its order, also
+// when so much is told at once that requests make room themselves, and that
+// nothing is kept once Run has ended, which is counted.
+func TestOrder(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, newCluster(), &registry{}, nil)
+	r.tell(5000)
+	if got := r.metric("recorded_total"); got != 5000 {
+		t.Fatalf("%v recorded before anything is sent, want 5000", got)
+	}
+	r.run()
+	r.tell(5000)
+	r.until("all events", func() bool { return r.metric("acknowledged_total") == float64(r.made) })
+	events := r.cluster.events(t, r.registry)
+	exactly(t, events, r.made)
+	last := map[usagev1.UUID]int64{}
+	for _, e := range events {
+		if e.Cost < last[e.StreamID] {
+			t.Fatalf("event %d is numbered after %d", e.Cost, last[e.StreamID])
+		}
+		last[e.StreamID] = e.Cost
+	}
+	_ = r.stop()
+	r.tell(10)
+	if got := r.metric("lost_total", "stopped"); got != 10 {
+		t.Errorf("%v lost after the end, want 10", got)
+	}
+}
+
 // TestLinger guarantees that an event is sent within its linger, and that those
 // of one linger travel together.
 func TestLinger(t *testing.T) {

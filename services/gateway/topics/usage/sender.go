@@ -42,6 +42,8 @@ type sender struct {
 	turn   int // which partition comes first
 
 	ownAcks  int64     // events of this run that Kafka has
+	looked   time.Time // when it last emptied the ring
+	napped   bool      // since then it slept until the first event
 	told     time.Time // when losses were last told
 	lostTold int64
 	stopped  time.Time // when the process was told to stop
@@ -58,8 +60,7 @@ func (u *Usage) Run(ctx context.Context) error {
 	s := &sender{Usage: u, ctx: running, disk: disk{usage: u, synced: make(chan error, 1)}}
 	stopping := u.cfg.Stopping
 	for ctx.Err() == nil {
-		next := s.pass(time.Now(), false)
-		t := time.NewTimer(time.Until(next))
+		t := time.NewTimer(s.nap(s.pass(time.Now(), false)))
 		select {
 		case <-ctx.Done():
 		case <-u.wakes:
@@ -95,7 +96,7 @@ func (s *sender) drain() {
 		if next.After(deadline) {
 			next = deadline
 		}
-		t := time.NewTimer(time.Until(next))
+		t := time.NewTimer(s.nap(next))
 		select {
 		case <-s.wakes:
 		case err := <-s.disk.synced:
@@ -106,8 +107,34 @@ func (s *sender) drain() {
 	}
 }
 
+// nap is how long to sleep until next. Who sleeps for longer than the linger is
+// woken by the next event, and else finds it in time.
+func (s *sender) nap(next time.Time) time.Duration {
+	sleep := time.Until(next)
+	s.napped = sleep > s.cfg.Linger
+	s.asleep.Store(s.napped)
+	if s.napped && s.ring.len() > 0 { // it came before anybody knew
+		s.asleep.Store(false)
+		return 0
+	}
+	return sleep
+}
+
+// look empties the ring.
+func (s *sender) look(now time.Time) {
+	since := now
+	if !s.napped {
+		since = latest(s.looked, now.Add(-s.cfg.Linger))
+	}
+	s.encode(since)
+	s.looked = now
+}
+
 // empty reports whether Kafka has everything.
 func (s *sender) empty() bool {
+	if s.ring.len() > 0 {
+		return false
+	}
 	for _, p := range *s.all.Load() {
 		if p.batch != nil || p.oldest() != nil || p.queue != nil && !p.queue.Empty() {
 			return false
@@ -125,6 +152,7 @@ func (s *sender) pass(now time.Time, hurry bool) (next time.Time) {
 			next = t
 		}
 	}
+	s.look(now)
 	soon(s.disk.open(now))
 	if n := s.facts.count(); n > 0 && int(n) != len(*s.table.Load()) {
 		s.shape(n, now)
@@ -222,6 +250,13 @@ func (s *sender) step(p *partition, now time.Time, hurry bool) (next time.Time) 
 
 func earliest(a, b time.Time) time.Time {
 	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
 		return b
 	}
 	return a
@@ -395,6 +430,8 @@ func (s *sender) release(p *partition, b *batch) {
 
 // finish keeps on disk what is left, and says what became of everything.
 func (s *sender) finish(ctx context.Context, before int64) error {
+	s.ended.Store(true)
+	s.encode(time.Now())
 	for _, p := range *s.all.Load() {
 		p.stop()
 		s.disk.rest(p)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,7 +63,11 @@ type Usage struct {
 	log      *slog.Logger
 	metrics  *metrics
 
-	scratch  sync.Pool
+	ring     ring
+	encoding sync.Mutex  // who looks into the ring
+	scratch  *scratch    // of who does
+	asleep   atomic.Bool // the sender is to be woken by the next event
+	ended    atomic.Bool // nobody looks into the ring any more
 	free     pool
 	table    atomic.Pointer[[]*partition] // by the number of the partition, as of the topic or the best guess
 	lost     [len(reasons)]atomic.Int64
@@ -81,7 +86,7 @@ type Usage struct {
 // New returns a Usage that tells producer, with schema ids from registry.
 func New(cfg Config, producer Producer, registry wire.Registry, log *slog.Logger, registerer prometheus.Registerer) (*Usage, error) {
 	u := &Usage{cfg: cfg, producer: producer, log: log, wakes: make(chan struct{}, 1)}
-	u.scratch.New = func() any { return newScratch(cfg.Secret) }
+	u.scratch = newScratch(cfg.Secret)
 	u.facts = newFacts(cfg, producer, registry, log, u.wake)
 	u.shape(u.facts.guess(), time.Now())
 	var err error
@@ -118,15 +123,46 @@ func (u *Usage) shape(n int32, now time.Time) {
 	u.table.Store(&table)
 }
 
-// Record keeps an event. It does not wait.
+// Record keeps what there is to tell, which must not change any more. It does
+// not wait for Kafka or a disk: who finds the ring full makes room.
 func (u *Usage) Record(told decide.Usage) {
-	s := u.scratch.Get().(*scratch)
-	key := s.fill(&told, u.cfg.Gateway)
-	table := *u.table.Load()
-	switch table[kafka.PartitionOf(key, int32(len(table)))].record(s, key, &u.free) {
-	case keptFirst:
+	for !u.ring.add(&told) {
+		if u.encode(time.Now()) == 0 {
+			runtime.Gosched() // to who fills the first place
+		}
+	}
+	switch {
+	case u.asleep.Load():
+		if u.asleep.CompareAndSwap(true, false) {
+			u.wake()
+		}
+	case u.ended.Load():
+		u.encode(time.Now())
+	case u.ring.len() == ringSize/2:
 		u.wake()
-	case keptMore:
+	}
+}
+
+// encode has the partitions keep what is in the ring, and returns how many
+// decisions that were. None of them was made before since.
+func (u *Usage) encode(since time.Time) (n int) {
+	u.encoding.Lock()
+	defer u.encoding.Unlock()
+	table := *u.table.Load()
+	for told := u.ring.first(); told != nil && n < ringSize; told = u.ring.first() {
+		u.keep(told, table, since)
+		u.ring.drop()
+		n++
+	}
+	return n
+}
+
+// keep makes an event of what is told, and has its partition keep it.
+func (u *Usage) keep(told *decide.Usage, table []*partition, since time.Time) {
+	s := u.scratch
+	key := s.fill(told, u.cfg.Gateway)
+	switch table[kafka.PartitionOf(key, int32(len(table)))].record(s, key, &u.free, since) {
+	case keptIt:
 	case lostMemory:
 		u.lost[u.why.Load()].Add(1)
 	case lostStopped:
@@ -135,7 +171,6 @@ func (u *Usage) Record(told decide.Usage) {
 	if s.cut {
 		u.cut.Add(1)
 	}
-	u.scratch.Put(s)
 }
 
 // wake has the sender look.
@@ -148,6 +183,7 @@ func (u *Usage) wake() {
 
 // recorded is how many events of this run were kept.
 func (u *Usage) recorded() (n int64) {
+	u.encode(time.Now())
 	for _, p := range *u.all.Load() {
 		p.mu.Lock()
 		n += p.recorded
@@ -158,6 +194,7 @@ func (u *Usage) recorded() (n int64) {
 
 // buffered is how many bytes of events are in memory.
 func (u *Usage) buffered() int64 {
+	u.encode(time.Now())
 	n := u.onWay.Load()
 	for _, p := range *u.all.Load() {
 		n += int64(p.bytes())
@@ -175,6 +212,7 @@ func (u *Usage) spooled() int64 {
 
 // age is how long the oldest event has waited that Kafka does not have yet.
 func (u *Usage) age(now time.Time) time.Duration {
+	u.encode(now)
 	oldest := now
 	if us := u.oldest.Load(); us != 0 {
 		oldest = time.UnixMicro(us)
