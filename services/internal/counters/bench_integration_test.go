@@ -3,6 +3,7 @@
 package counters_test
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,6 +57,30 @@ func BenchmarkDecide(b *testing.B) {
 					}
 				}
 			})
+			report(b, client, before)
+		})
+	}
+}
+
+// BenchmarkDecideAll publishes what a decision costs where 16 are asked for at
+// once, as a read of a connection brings them.
+func BenchmarkDecideAll(b *testing.B) {
+	const together = 16
+	for _, n := range []int{1, 6} {
+		b.Run(strconv.Itoa(n)+" rates", func(b *testing.B) {
+			store, client := benchStore(b)
+			decisions := make([]limit.Decision, together)
+			b.ReportAllocs()
+			before := cpu(b, client)
+			for i := 0; i < b.N; i += together {
+				for k := range decisions {
+					decisions[k] = benchRates(n, i+k)
+				}
+				_, errs := store.DecideAll(b.Context(), decisions)
+				if err := errors.Join(errs...); err != nil {
+					b.Fatal(err)
+				}
+			}
 			report(b, client, before)
 		})
 	}

@@ -3,6 +3,7 @@ package counters
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"log/slog"
 	"math"
 	"net"
@@ -140,13 +141,10 @@ func (s *Store) Each(ctx context.Context, decisions ...limit.Decision) ([]error,
 }
 
 func (s *Store) together(ctx context.Context, now string, decisions []limit.Decision) ([]answered, error) {
-	parts := make([]part, len(decisions))
-	for i := range decisions {
-		p, err := newPart(&decisions[i])
-		if err != nil {
-			return nil, err
-		}
-		parts[i] = p
+	errs := make([]error, len(decisions))
+	parts, _ := newParts(decisions, errs)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	return s.single.run(ctx, now, parts, time.Now().Add(s.budget))
 }
@@ -281,7 +279,9 @@ func (c *clock) Learn(store, sent, received time.Time) { c.learn(store, sent, re
 func (c *clock) Offset() time.Duration { return c.offset() }
 
 // ParseAnswer reads one decision's part of a reply.
-var ParseAnswer = parseAnswer
+func ParseAnswer(reply string, d *limit.Decision) (limit.Answer, error) {
+	return parseAnswer(reply, d, make([]limit.Result, len(d.Charges)))
+}
 
 // ParseCorrection reads the reply to a correction.
 var ParseCorrection = parseCorrection

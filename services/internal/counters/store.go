@@ -167,13 +167,7 @@ func (s *Store) DecideAll(ctx context.Context, decisions []limit.Decision) ([]li
 		return s.decideSpread(ctx, decisions, deadline)
 	}
 	answers, errs := make([]limit.Answer, len(decisions)), make([]error, len(decisions))
-	parts, places := make([]part, 0, len(decisions)), make([]int, 0, len(decisions))
-	for i := range decisions {
-		p, err := newPart(&decisions[i])
-		if errs[i] = err; err == nil {
-			parts, places = append(parts, p), append(places, i)
-		}
-	}
+	parts, places := newParts(decisions, errs)
 	for i, a := range s.single.askAll(ctx, parts, deadline) {
 		answers[places[i]], errs[places[i]] = a.answer, s.wrap(ctx, a.err)
 	}
@@ -182,7 +176,7 @@ func (s *Store) DecideAll(ctx context.Context, decisions []limit.Decision) ([]li
 
 // askAll gets parts decided in order, in calls as large as can be.
 func (sh *shard) askAll(ctx context.Context, parts []part, deadline time.Time) []answered {
-	all := make([]answered, 0, len(parts))
+	var all []answered
 	for len(parts) > 0 {
 		n, charges := 1, len(parts[0].charges)
 		for n < len(parts) && charges+len(parts[n].charges) <= maxCharges {
@@ -190,12 +184,15 @@ func (sh *shard) askAll(ctx context.Context, parts []part, deadline time.Time) [
 			n++
 		}
 		answers, err := sh.ask(ctx, new(asker).ask(parts[:n:n], deadline))
-		for range n {
-			if err != nil {
+		switch {
+		case err != nil:
+			for range n {
 				all = append(all, answered{err: err})
-			} else {
-				all, answers = append(all, answers[0]), answers[1:]
 			}
+		case all == nil:
+			all = answers[:n:n]
+		default:
+			all = append(all, answers...)
 		}
 		parts = parts[n:]
 	}
@@ -320,10 +317,15 @@ func (s *Store) read(parts []part, m *message) ([]answered, error) {
 	if len(m.replies) != len(parts) {
 		return nil, fmt.Errorf("%w: %d answers for %d decisions", errReply, len(m.replies), len(parts))
 	}
-	answers := make([]answered, len(parts))
+	answers, charges := make([]answered, len(parts)), 0
+	for i := range parts {
+		charges += len(parts[i].charges)
+	}
+	room := make([]limit.Result, charges)
 	for i := range parts {
 		reply, _ := m.replies[i].(string)
-		answers[i].answer, answers[i].err = parseAnswer(reply, parts[i].decision)
+		answers[i].answer, answers[i].err = parseAnswer(reply, parts[i].decision, room[:len(parts[i].charges)])
+		room = room[len(parts[i].charges):]
 		if answers[i].err == nil {
 			s.floors.see(&parts[i], &answers[i].answer)
 		}

@@ -58,19 +58,49 @@ type chargePart struct {
 
 // newPart encodes a decision. The error wraps limit.ErrBounds.
 func newPart(d *limit.Decision) (part, error) {
+	p, err := encodePart(d, make([]chargePart, len(d.Charges)))
+	if err == nil {
+		name([]part{p})
+	}
+	return p, err
+}
+
+// newParts encodes decisions in memory that they share. Those that cannot be
+// encoded have their error in errs, and no part; places are the others'.
+func newParts(decisions []limit.Decision, errs []error) (parts []part, places []int) {
+	parts, places = make([]part, 0, len(decisions)), make([]int, 0, len(decisions))
+	charges := 0
+	for i := range decisions {
+		charges += len(decisions[i].Charges)
+	}
+	room := make([]chargePart, charges)
+	for i := range decisions {
+		d := &decisions[i]
+		p, err := encodePart(d, room[:len(d.Charges):len(d.Charges)])
+		room = room[len(d.Charges):]
+		if errs[i] = err; err == nil {
+			parts, places = append(parts, p), append(places, i)
+		}
+	}
+	name(parts)
+	return parts, places
+}
+
+// encodePart encodes a decision, all but the keys of its charges, into charges,
+// one for each. The error wraps limit.ErrBounds.
+func encodePart(d *limit.Decision, charges []chargePart) (part, error) {
 	switch {
 	case len(d.Charges) > math.MaxUint8:
 		return part{}, fmt.Errorf("%d charges, want at most %d: %w", len(d.Charges), math.MaxUint8, limit.ErrBounds)
 	case len(d.Request.Note) > limit.MaxNote:
 		return part{}, fmt.Errorf("note of %d bytes, want at most %d: %w", len(d.Request.Note), limit.MaxNote, limit.ErrBounds)
 	}
-	p := part{charges: make([]chargePart, len(d.Charges)), decision: d}
+	p := part{charges: charges, decision: d}
 	for i := range d.Charges {
 		if err := p.charges[i].encode(&d.Charges[i]); err != nil {
 			return part{}, fmt.Errorf("charge %d: %w", i, err)
 		}
 	}
-	p.name()
 	if q := &d.Request; q.ID != "" {
 		p.key = requestKey(*q)
 		p.request = [2]string{string(q.Fingerprint[:]), string(q.DecisionID[:]) + string(q.Note)}
@@ -78,17 +108,31 @@ func newPart(d *limit.Decision) (part, error) {
 	return p, nil
 }
 
+// A namer is memory in which keys are put together. It is kept to be used again.
+type namer struct {
+	keys []byte
+	ends []int
+}
+
+var namers = sync.Pool{New: func() any { return new(namer) }}
+
 // name gives every charge its key. They share one string: it is allocated once.
-func (p *part) name() {
-	keys, ends := make([]byte, 0, 1024), make([]int, 0, few)
-	for i := range p.charges {
-		keys = AppendKey(keys, p.decision.Charges[i].Counter)
-		ends = append(ends, len(keys))
+func name(parts []part) {
+	n := namers.Get().(*namer) //nolint:forcetypeassert // New's
+	defer namers.Put(n)
+	n.keys, n.ends = n.keys[:0], n.ends[:0]
+	for i := range parts {
+		for k := range parts[i].charges {
+			n.keys = AppendKey(n.keys, parts[i].decision.Charges[k].Counter)
+			n.ends = append(n.ends, len(n.keys))
+		}
 	}
-	all, from := string(keys), 0
-	for i, end := range ends {
-		p.charges[i].key = all[from:end]
-		from = end
+	all, from, next := string(n.keys), 0, 0
+	for i := range parts {
+		for k := range parts[i].charges {
+			parts[i].charges[k].key = all[from:n.ends[next]]
+			from, next = n.ends[next], next+1
+		}
 	}
 }
 
@@ -290,8 +334,9 @@ const (
 	resultClipped = 2
 )
 
-// parseAnswer reads one decision's part of the reply.
-func parseAnswer(reply string, d *limit.Decision) (limit.Answer, error) {
+// parseAnswer reads one decision's part of the reply. Results are put into room
+// where they fit.
+func parseAnswer(reply string, d *limit.Decision, room []limit.Result) (limit.Answer, error) {
 	if len(reply) < replyHead {
 		return limit.Answer{}, errReply
 	}
@@ -321,7 +366,7 @@ func parseAnswer(reply string, d *limit.Decision) (limit.Answer, error) {
 			return limit.Answer{}, errReply
 		}
 		a.Note = []byte(body[replayHead : replayHead+note])
-		return a, parseResults(&a, body[replayHead+note:], -1)
+		return a, parseResults(&a, body[replayHead+note:], -1, room)
 	case statusLost:
 		a.Lost = true
 		return a, nil
@@ -336,16 +381,19 @@ func parseAnswer(reply string, d *limit.Decision) (limit.Answer, error) {
 	default:
 		return limit.Answer{}, errReply
 	}
-	return a, parseResults(&a, body, len(d.Charges))
+	return a, parseResults(&a, body, len(d.Charges), room)
 }
 
 // parseResults reads the results; want is their number, or -1 for any.
-func parseResults(a *limit.Answer, body string, want int) error {
+func parseResults(a *limit.Answer, body string, want int, room []limit.Result) error {
 	n := len(body) / resultBytes
 	if len(body)%resultBytes != 0 || want >= 0 && n != want {
 		return errReply
 	}
-	a.Results = make([]limit.Result, n)
+	if len(room) < n {
+		room = make([]limit.Result, n)
+	}
+	a.Results = room[:n:n]
 	for i := range a.Results {
 		s := body[i*resultBytes:]
 		r := &a.Results[i]
