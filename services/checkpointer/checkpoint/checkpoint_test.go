@@ -2,8 +2,10 @@ package checkpoint_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -134,6 +136,10 @@ type world struct {
 	away      error // of the store
 	recovered []checkpoint.Recovery
 	lowered   int
+
+	made  []checkpoint.Correction // of the books, in order
+	told  []checkpoint.Correction // of the tail
+	marks []checkpoint.Mark
 }
 
 func (w *world) note(step string) { w.steps = append(w.steps, step) }
@@ -187,8 +193,17 @@ func (w *world) Counters(_ context.Context, after string, _ int, _ time.Time) ([
 	return []checkpoint.Counter{{Key: "a", Totals: limit.Totals{Consumed: 7}}, {Key: "elsewhere"}}, nil
 }
 
-func (w *world) Corrections(context.Context, time.Time) ([]checkpoint.Correction, error) {
-	return nil, nil
+func (w *world) Corrections(_ context.Context, _ time.Time, after checkpoint.Correction, n int) ([]checkpoint.Correction, error) {
+	from := 0
+	if after.Tenant != "" {
+		from = 1 + slices.Index(w.made, after)
+	}
+	return slices.Clone(w.made[from:min(from+n, len(w.made))]), nil
+}
+
+func (w *world) Remember(_ context.Context, marks []checkpoint.Mark, _ time.Time) (int, error) {
+	w.marks = append(w.marks, marks...)
+	return len(marks), nil
 }
 
 func (w *world) Tail(context.Context, []*checkpoint.Part, time.Duration) ([]*checkpoint.Part, bool, error) {
@@ -197,6 +212,7 @@ func (w *world) Tail(context.Context, []*checkpoint.Part, time.Duration) ([]*che
 	}
 	p := checkpoint.NewPart(0, 0, nil)
 	p.Take(&checkpoint.Event{Charges: []checkpoint.Charge{charge("a", 2, 9, 0)}})
+	p.Made = w.told
 	return []*checkpoint.Part{p}, true, nil
 }
 
@@ -267,6 +283,44 @@ func TestRecoveryOrder(t *testing.T) {
 				t.Error("a recovery is no alarm")
 			}
 		})
+	}
+}
+
+// TestMarksByPages guarantees that what is known of corrections is restored whole
+// whatever its number: each decision once, with all that the books say of it on
+// two pages and what the tail adds, in order.
+func TestMarksByPages(t *testing.T) {
+	t.Parallel()
+	at := time.Now().Add(-time.Hour)
+	decision := func(n int) (id [16]byte) {
+		binary.BigEndian.PutUint64(id[:], uint64(n))
+		return id
+	}
+	w := &world{lost: true, kept: true}
+	const decisions = checkpoint.Page*5/6 + 1 // three rows each: a page ends within a decision
+	for n := range decisions {
+		for k, refund := range []string{"", "r1", "r2"} {
+			w.made = append(w.made, checkpoint.Correction{
+				Tenant: "acme", Decision: decision(n), Refund: refund, Units: int64(k + 1), At: at.Add(time.Duration(k) * time.Second),
+			})
+		}
+	}
+	for _, n := range []int{0, checkpoint.Page / 3, checkpoint.Page * 2 / 3, decisions - 1, decisions + 5} {
+		w.told = append(w.told, checkpoint.Correction{Tenant: "acme", Decision: decision(n), Refund: "r3", Units: 9, At: at.Add(time.Minute)})
+	}
+	w.told = append(w.told, checkpoint.Correction{Tenant: "zeta", Decision: decision(0), Refund: "r3", Units: 9, At: at})
+	want := checkpoint.Marks(slices.Concat(w.made, w.told))
+	k := checkpoint.New(checkpoint.Config{Patience: time.Minute}, w, w, w, w, time.Now)
+	if err := k.Look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.made) <= 2*checkpoint.Page || len(w.marks) != len(want) || len(want) != decisions+2 {
+		t.Fatalf("%d marks of %d corrections, want %d of more than two pages", len(w.marks), len(w.made), len(want))
+	}
+	for i := range want {
+		if !reflect.DeepEqual(w.marks[i], want[i]) {
+			t.Fatalf("mark %d is %+v, want %+v", i, w.marks[i], want[i])
+		}
 	}
 }
 

@@ -37,8 +37,9 @@ type Books interface {
 	Raise(ctx context.Context, saved []Saved) (held []Saved, err error)
 	// Counters returns those that are not over, by key, after a key.
 	Counters(ctx context.Context, after string, n int, now time.Time) ([]Counter, error)
-	// Corrections returns those since a time, by tenant and decision.
-	Corrections(ctx context.Context, since time.Time) ([]Correction, error)
+	// Corrections returns n at most of those since a time, by tenant, decision and
+	// refund, that come after one; the zero Correction comes before all.
+	Corrections(ctx context.Context, since time.Time, after Correction, n int) ([]Correction, error)
 	// Tidy forgets what is over and returns what is left.
 	Tidy(ctx context.Context, now time.Time) (Stock, error)
 	// Lock takes the lock under which a store is restored. Held is false when
@@ -327,13 +328,36 @@ func (k *Keeper) restoreCounters(ctx context.Context, claim Claim, list []*Count
 }
 
 // restoreMarks restores what is known of corrections by the books and by the
-// tail, in all of the store: it is little, and a mark that is there stays.
+// tail, in all of the store: a mark that is there stays. A decision is whole
+// before it is restored: those of the last one in a page wait for the next.
 func (k *Keeper) restoreMarks(ctx context.Context, told []Correction, r *Recovery) error {
-	made, err := k.books.Corrections(ctx, k.now().Add(-limit.RememberCorrections))
-	if err != nil {
-		return err
+	since, after, waiting := k.now().Add(-limit.RememberCorrections), Correction{}, told
+	for {
+		page, err := k.books.Corrections(ctx, since, after, Page)
+		if err != nil {
+			return err
+		}
+		waiting = append(waiting, page...)
+		if len(page) < Page {
+			return k.remember(ctx, Marks(waiting), r)
+		}
+		after = page[len(page)-1]
+		whole, rest := []Correction(nil), []Correction(nil)
+		for i := range waiting {
+			if compareDecisions(&waiting[i], &after) < 0 {
+				whole = append(whole, waiting[i])
+			} else {
+				rest = append(rest, waiting[i])
+			}
+		}
+		if err := k.remember(ctx, Marks(whole), r); err != nil {
+			return err
+		}
+		waiting = rest
 	}
-	marks := Marks(append(made, told...))
+}
+
+func (k *Keeper) remember(ctx context.Context, marks []Mark, r *Recovery) error {
 	for len(marks) > 0 {
 		some := marks[:min(Page, len(marks))]
 		n, err := k.store.Remember(ctx, some, k.now())

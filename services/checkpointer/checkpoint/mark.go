@@ -22,7 +22,7 @@ type Mark struct {
 func Marks(made []Correction) []Mark {
 	made = slices.Clone(made)
 	slices.SortStableFunc(made, func(a, b Correction) int {
-		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), slices.Compare(a.Decision[:], b.Decision[:]), a.At.Compare(b.At))
+		return cmp.Or(compareDecisions(&a, &b), a.At.Compare(b.At))
 	})
 	var marks []Mark
 	for i := range made {
@@ -33,6 +33,11 @@ func Marks(made []Correction) []Mark {
 		marks[len(marks)-1].add(c)
 	}
 	return marks
+}
+
+// compareDecisions orders corrections by the decision that they correct.
+func compareDecisions(a, b *Correction) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), slices.Compare(a.Decision[:], b.Decision[:]))
 }
 
 func (m *Mark) add(c *Correction) {

@@ -94,12 +94,16 @@ func (b *Books) Counters(ctx context.Context, after string, n int, now time.Time
 	return page, fail("read counters", err)
 }
 
-// Corrections returns those since a time.
-func (b *Books) Corrections(ctx context.Context, since time.Time) ([]checkpoint.Correction, error) {
+// Corrections returns n at most of those since a time that come after one, by
+// tenant, decision and refund.
+func (b *Books) Corrections(ctx context.Context, since time.Time, after checkpoint.Correction, n int) ([]checkpoint.Correction, error) {
 	if err := b.usable(); err != nil {
 		return nil, err
 	}
-	found, err := b.pool.Query(ctx, `SELECT tenant, decision, refund, units, made_at FROM corrections WHERE made_at > $1`, since)
+	found, err := b.pool.Query(ctx, `
+		SELECT tenant, decision, refund, units, made_at FROM corrections
+		WHERE made_at > $1 AND (tenant, decision, refund) > ($2, $3, $4) ORDER BY tenant, decision, refund LIMIT $5`,
+		since, []byte(after.Tenant), after.Decision[:], []byte(after.Refund), n)
 	if err != nil {
 		return nil, fail("read corrections", err)
 	}
