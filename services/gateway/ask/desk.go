@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,7 +24,7 @@ type Catalogue interface {
 // A Decider decides, and corrects what it decided: a decide.Service.
 type Decider interface {
 	Decide(ctx context.Context, q decide.Query) (decide.Decision, error)
-	DecideAll(ctx context.Context, qs []decide.Query) ([]decide.Decision, []error)
+	DecideAll(ctx context.Context, b *decide.Batch)
 	Refund(ctx context.Context, r decide.Receipt, id string, units int64) (decide.Correction, error)
 	Settle(ctx context.Context, r decide.Receipt, cost int64) (decide.Correction, error)
 }
@@ -133,89 +134,104 @@ func Item(i int, field string) string {
 
 // An Outcome is what became of one question of a batch: a decision or an error.
 type Outcome struct {
-	Decision decide.Decision
+	Decision *decide.Decision // nil where there is an error
 	Err      error
 }
 
-// AnswerAll answers many questions, each as if it had come alone. Where an API
+// A Batch is questions that are asked together, and what became of each. The
+// zero Batch is an empty one. Its memory serves one batch after another, as that
+// of a decide.Batch.
+type Batch struct {
+	Questions []Question
+	Outcomes  []Outcome // of each question, once they are answered
+
+	asked  decide.Batch
+	places []int // of those that were asked
+}
+
+// Reset makes b an empty batch.
+func (b *Batch) Reset() {
+	clear(b.Questions)
+	clear(b.Outcomes)
+	b.Questions, b.Outcomes, b.places = b.Questions[:0], b.Outcomes[:0], b.places[:0]
+	b.asked.Reset()
+}
+
+// AnswerAll answers the questions of b, each as if it had come alone. Where an API
 // key contradicts one of them the error is Faults, and none is decided. It is
 // ErrGone when nobody reads the answers any more.
-func (d *Desk) AnswerAll(ctx context.Context, qs []Question) ([]Outcome, error) {
+func (d *Desk) AnswerAll(ctx context.Context, b *Batch) error {
 	began := time.Now()
 	rules := d.deps.Catalogue()
-	callers := identifyAll(rules, qs)
+	strangers := b.identify(rules)
 	var list Faults
-	for i := range callers {
-		for _, f := range FaultsOf(callers[i].err) {
+	for i := range b.Outcomes {
+		for _, f := range FaultsOf(b.Outcomes[i].Err) {
 			list.Add(Item(i, f.Field), f.Message)
 		}
 	}
 	if err := list.Err(); err != nil {
-		return nil, err
+		return err
 	}
-	return d.answerAll(ctx, rules, qs, callers, began)
+	return d.answer(ctx, b, rules, strangers, began)
 }
 
 // AnswerEach is AnswerAll, but that a contradiction is the outcome of its own
 // question and of no other.
-func (d *Desk) AnswerEach(ctx context.Context, qs []Question) ([]Outcome, error) {
-	if len(qs) == 1 {
-		decision, err := d.Answer(ctx, &qs[0])
-		if err != nil && ctx.Err() != nil {
-			return nil, ErrGone
-		}
-		return []Outcome{{decision, err}}, nil
-	}
+func (d *Desk) AnswerEach(ctx context.Context, b *Batch) error {
 	began := time.Now()
 	rules := d.deps.Catalogue()
-	return d.answerAll(ctx, rules, qs, identifyAll(rules, qs), began)
+	return d.answer(ctx, b, rules, b.identify(rules), began)
 }
 
-// A caller is what the API key of a question came to.
-type caller struct {
-	stranger bool  // there is no such key
-	err      error // it contradicts the question
-}
-
-func identifyAll(rules Catalogue, qs []Question) []caller {
-	callers := make([]caller, len(qs))
-	for i := range qs {
-		if qs[i].Secret != "" {
-			known, err := qs[i].identify(rules)
-			callers[i] = caller{stranger: !known && err == nil, err: err}
+// identify looks up the API keys. What contradicts its question has that for an
+// outcome; strangers are the questions whose key there is not, in order.
+func (b *Batch) identify(rules Catalogue) (strangers []int) {
+	b.Outcomes = slices.Grow(b.Outcomes[:0], len(b.Questions))[:len(b.Questions)]
+	for i := range b.Questions {
+		b.Outcomes[i] = Outcome{}
+		if b.Questions[i].Secret == "" {
+			continue
+		}
+		known, err := b.Questions[i].identify(rules)
+		if b.Outcomes[i].Err = err; !known && err == nil {
+			strangers = append(strangers, i)
 		}
 	}
-	return callers
+	return strangers
 }
 
-// answerAll asks, and tells the recorder.
-func (d *Desk) answerAll(ctx context.Context, rules Catalogue, qs []Question, callers []caller, began time.Time) ([]Outcome, error) {
-	outcomes := make([]Outcome, len(qs))
-	asked, index := make([]decide.Query, 0, len(qs)), make([]int, 0, len(qs))
-	for i := range qs {
+// answer asks, and tells the recorder.
+func (d *Desk) answer(ctx context.Context, b *Batch, rules Catalogue, strangers []int, began time.Time) error {
+	asked, places := &b.asked, b.places[:0]
+	asked.Reset()
+	for i := range b.Questions {
+		q, o := &b.Questions[i], &b.Outcomes[i]
 		switch {
-		case callers[i].err != nil:
-			outcomes[i].Err = callers[i].err
-		case callers[i].stranger:
-			outcomes[i].Decision = rules.UnknownKey(qs[i].Query, began)
-			d.record(&outcomes[i].Decision, &qs[i], time.Since(began))
+		case o.Err != nil:
+		case len(strangers) > 0 && strangers[0] == i:
+			strangers = strangers[1:]
+			o.Decision = new(rules.UnknownKey(q.Query, began))
+			d.record(o.Decision, q, time.Since(began))
 		default:
-			asked, index = append(asked, qs[i].Query), append(index, i)
+			asked.Queries, places = append(asked.Queries, &q.Query), append(places, i)
 		}
 	}
-	if len(asked) == 0 {
-		return outcomes, nil
+	b.places = places
+	if len(places) == 0 {
+		return nil
 	}
-	decisions, errs := d.deps.Decider.DecideAll(ctx, asked)
+	d.deps.Decider.DecideAll(ctx, asked)
 	took := time.Since(began)
-	for n, i := range index {
-		outcomes[i] = Outcome{decisions[n], errs[n]}
-		if errs[n] == nil {
-			d.record(&outcomes[i].Decision, &qs[i], took)
+	for n, i := range places {
+		o := &b.Outcomes[i]
+		if o.Err = asked.Errs[n]; o.Err == nil {
+			o.Decision = &asked.Decisions[n]
+			d.record(o.Decision, &b.Questions[i], took)
 		}
 	}
-	if ctx.Err() != nil { // whoever asked does not read what the others came to
-		return nil, ErrGone
+	if ctx.Err() != nil && (len(b.Outcomes) > 1 || b.Outcomes[0].Err != nil) { // whoever asked does not read what the others came to
+		return ErrGone
 	}
-	return outcomes, nil
+	return nil
 }

@@ -125,9 +125,12 @@ func cuts(r *rule.Rule) bool { return r.Mode == rule.Enforce && !r.Soft }
 
 // limits lists what every winner said.
 func (in *inquiry) limits(results []limit.Result) []Limit {
-	list := make([]Limit, len(in.winners))
+	list := in.said
+	if list == nil {
+		list = make([]Limit, len(in.winners))
+	}
 	for i, r := range in.winners {
-		list[i] = terms(r, in.spans[i])
+		list[i] = terms(r, in.asked.Charges[i].Span)
 		list[i].Limit = in.asked.Charges[i].Limit
 		list[i].said(&results[i])
 	}

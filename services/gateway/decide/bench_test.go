@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -195,11 +194,16 @@ func BenchmarkDecideAll(b *testing.B) {
 		{Kind: decide.RuleKind, ID: "month", Version: 2, Object: quota("month", 1000)},
 	})
 	s := decide.NewService(book, yes, func() time.Time { return t0 }, decide.NewID, decide.Options{})
-	queries := slices.Repeat([]decide.Query{{Tenant: "acme", Application: "web", User: "u1", Service: "payments", Method: "POST", Path: "/v1/pay/17"}}, 8)
+	q := decide.Query{Tenant: "acme", Application: "web", User: "u1", Service: "payments", Method: "POST", Path: "/v1/pay/17"}
+	var batch decide.Batch
 	b.ReportAllocs()
 	for b.Loop() {
-		if d, errs := s.DecideAll(b.Context(), queries); errs[7] != nil || len(d[7].Limits) != 2 {
-			b.Fatal(d, errs)
+		batch.Reset()
+		for range 8 {
+			batch.Queries = append(batch.Queries, &q)
+		}
+		if s.DecideAll(b.Context(), &batch); batch.Errs[7] != nil || len(batch.Decisions[7].Limits) != 2 {
+			b.Fatal(batch.Decisions, batch.Errs)
 		}
 	}
 }

@@ -108,18 +108,14 @@ type Limit struct {
 
 // Tightest returns the limit that is reached first: of the enforced rules, the
 // one with the least remaining, then the longest reset. Rules that only report
-// count where there are no others. It returns false when there is none.
-func (d *Decision) Tightest() (Limit, bool) {
-	best := -1
+// count where there are no others. It returns nil when there is none.
+func (d *Decision) Tightest() (best *Limit) {
 	for i := range d.Limits {
-		if l := &d.Limits[i]; l.Mode == rule.Enforce && (best < 0 || l.tighter(&d.Limits[best])) {
-			best = i
+		if l := &d.Limits[i]; l.Mode == rule.Enforce && (best == nil || l.tighter(best)) {
+			best = l
 		}
 	}
-	if best < 0 {
-		return Limit{}, false
-	}
-	return d.Limits[best], true
+	return best
 }
 
 func (l *Limit) tighter(o *Limit) bool {
@@ -134,7 +130,8 @@ func (l *Limit) tighter(o *Limit) bool {
 }
 
 // A Store keeps the counters. An error means that it did not decide, and that
-// it is unknown whether anything was charged.
+// it is unknown whether anything was charged. What it was asked is its own until
+// it has answered; after an error it may look at it for good.
 type Store interface {
 	// Decide evaluates every charge of d in one atomic step.
 	Decide(ctx context.Context, d limit.Decision) (limit.Answer, error)

@@ -77,7 +77,11 @@ func (d *Denials) Decide(ctx context.Context, asked limit.Decision) (limit.Answe
 
 // DecideAll is Store's.
 func (d *Denials) DecideAll(ctx context.Context, asked []limit.Decision) ([]limit.Answer, []error) {
-	questions := make([]question, len(asked))
+	var few [16]question
+	questions := few[:]
+	if len(asked) > len(few) {
+		questions = make([]question, len(asked))
+	}
 	answers, errs, open := decideRest(ctx, d.Store, asked, func(i int) (limit.Answer, bool) {
 		questions[i] = d.ask(&asked[i])
 		return d.recall(&questions[i], &asked[i])
@@ -91,21 +95,26 @@ func (d *Denials) DecideAll(ctx context.Context, asked []limit.Decision) ([]limi
 // decideRest is next's DecideAll, but for what is known. Open are those that next
 // was asked.
 func decideRest(ctx context.Context, next Store, asked []limit.Decision, known func(i int) (limit.Answer, bool)) (answers []limit.Answer, errs []error, open []int) {
-	answers, open = make([]limit.Answer, len(asked)), make([]int, 0, len(asked))
+	open = make([]int, 0, len(asked))
 	for i := range asked {
-		var ok bool
-		if answers[i], ok = known(i); !ok {
+		a, ok := known(i)
+		if !ok {
 			open = append(open, i)
+			continue
 		}
+		if answers == nil {
+			answers = make([]limit.Answer, len(asked))
+		}
+		answers[i] = a
 	}
-	switch len(open) {
-	case 0:
-		return answers, make([]error, len(asked)), nil
-	case len(asked):
+	if len(open) == len(asked) {
 		answers, errs = next.DecideAll(ctx, asked)
 		return answers, errs, open
 	}
 	errs = make([]error, len(asked))
+	if len(open) == 0 {
+		return answers, errs, nil
+	}
 	rest := make([]limit.Decision, len(open))
 	for n, i := range open {
 		rest[n] = asked[i]
@@ -198,7 +207,8 @@ func (d *Denials) keep(q *question, asked *limit.Decision, a *limit.Answer, err 
 	if wait <= 0 {
 		return
 	}
-	k := &denial{charges: asked.Charges, answer: *a, at: d.now(), until: q.at.Add(wait), corrections: q.corrections}
+	k := &denial{charges: slices.Clone(asked.Charges), answer: *a, at: d.now(), until: q.at.Add(wait), corrections: q.corrections}
+	k.answer.Results = slices.Clone(a.Results) // which lie among those of others
 	d.place(asked).Store(k)
 	for end := k.until.UnixNano(); ; {
 		last := q.hint.until.Load()

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"penstock.dev/services/internal/limit"
-	"penstock.dev/services/internal/period"
 	"penstock.dev/services/internal/rule"
 )
 
@@ -29,15 +28,15 @@ type inquiry struct {
 	cost     int64
 	peek     bool
 
-	winners   []*rule.Rule  // the ones that count, by id
-	unlimited []*rule.Rule  // rates that never refuse: winners that need no counter
-	blocking  *rule.Rule    // an enforced block rule, beside which nothing counts
-	trying    *rule.Rule    // a block rule in shadow
-	spans     []period.Span // of the winners, when they were last asked about
+	winners   []*rule.Rule // the ones that count, by id
+	unlimited []*rule.Rule // rates that never refuse: winners that need no counter
+	blocking  *rule.Rule   // an enforced block rule, beside which nothing counts
+	trying    *rule.Rule   // a block rule in shadow
 	room      [8]*rule.Rule
 
 	at      time.Time      // when it was decided, by the store's clock or the best estimate of it
 	asked   limit.Decision // what the store was asked last; its charges are the winners'
+	said    []Limit        // memory for what each winner says
 	results []limit.Result // what it said of them; nil: it did not decide
 	charged bool           // it charged something
 	paid    time.Time      // when that was charged, by the store's clock
@@ -136,11 +135,12 @@ func (in *inquiry) limitOf(r *rule.Rule) int64 {
 // question is what the store is asked, in the periods that run at a time by its
 // clock.
 func (in *inquiry) question(at time.Time) limit.Decision {
-	d := limit.Decision{Charges: make([]limit.Charge, len(in.winners))}
-	in.spans = make([]period.Span, len(in.winners))
+	if in.asked.Charges == nil {
+		in.asked.Charges = make([]limit.Charge, len(in.winners))
+	}
 	address := network(in.request.Address)
 	for i, r := range in.winners {
-		c := &d.Charges[i]
+		c := &in.asked.Charges[i]
 		*c = limit.Charge{
 			Algorithm: r.Algorithm, Cost: in.units(r), Soft: r.Soft,
 			Limit: in.limitOf(r), Window: r.Window, Burst: r.Burst, MaxDelay: r.MaxDelay,
@@ -159,13 +159,12 @@ func (in *inquiry) question(at time.Time) limit.Decision {
 		}
 		if r.Period != nil {
 			running := in.tenant.running(r, at)
-			in.spans[i], c.Span = running.Span, running.Span
+			c.Span = running.Span
 			c.Counter.Unit, c.Counter.Count, c.Counter.Start = running.Unit, running.Count, running.Start
 		}
 		c.Counter = c.Counter.Canonical()
 	}
-	d.Leases = in.leases()
-	in.asked = d
+	in.asked.Leases = in.leases()
 	if in.remembers() {
 		in.asked.Request = in.remember(address)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 )
 
 // TestManyAreOneAfterAnother guarantees that many queries at once get the
-// answers that they get one after another: refusals, repeats under a request
+// answers and the events that they get one after another: refusals, repeats under a request
 // id, ids that were used for something else, costs that are none, and what
 // nothing counts.
 func TestManyAreOneAfterAnother(t *testing.T) {
@@ -26,6 +27,9 @@ func TestManyAreOneAfterAnother(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	said := cmp.Options{cmpopts.IgnoreUnexported(decide.Decision{}), cmpopts.IgnoreFields(decide.Decision{}, "ID")}
+	events := cmp.Options{
+		cmp.AllowUnexported(decide.Usage{}), cmpopts.IgnoreFields(decide.Usage{}, "ID", "Decision"), cmpopts.EquateComparable(netip.Addr{}, &rule.Rule{}),
+	}
 	reach := map[string]int{}
 	for range 60 {
 		rules := []*rule.Rule{
@@ -33,6 +37,7 @@ func TestManyAreOneAfterAnother(t *testing.T) {
 			{ID: "banned", Enabled: true, Mode: rule.Enforce, Kind: rule.Block, Algorithm: rule.NoAlgorithm, Match: rule.Match{User: "mallory"}},
 		}
 		one, many := newGate(t, rules...), newGate(t, rules...)
+		var told, alone []decide.Usage
 		for range 4 {
 			queries := make([]decide.Query, 1+rng.IntN(12))
 			for i := range queries {
@@ -52,6 +57,12 @@ func TestManyAreOneAfterAnother(t *testing.T) {
 			}
 			for i, q := range queries {
 				want, err := one.Decide(t.Context(), q)
+				if u, tells := got[i].Usage(); tells {
+					told = append(told, u)
+				}
+				if u, tells := want.Usage(); tells {
+					alone = append(alone, u)
+				}
 				if (err == nil) != (errs[i] == nil) || errors.Is(err, decide.ErrCost) != errors.Is(errs[i], decide.ErrCost) ||
 					errors.Is(err, decide.ErrRequestIDReused) != errors.Is(errs[i], decide.ErrRequestIDReused) {
 					t.Fatalf("query %d, %+v: %v, alone %v", i, q, errs[i], err)
@@ -71,8 +82,13 @@ func TestManyAreOneAfterAnother(t *testing.T) {
 			one.at(at)
 			many.at(at)
 		}
+		_, _ = many.DecideAll(t.Context(), nil) // in the memory of those before
+		if diff := cmp.Diff(alone, told, events); diff != "" {
+			t.Fatalf("told (-alone +among others)\n%s", diff)
+		}
+		reach["events"] += len(told)
 	}
-	for _, what := range []string{"errors", "replays", "ALLOW", "DENY", "BLOCKED"} {
+	for _, what := range []string{"errors", "replays", "ALLOW", "DENY", "BLOCKED", "events"} {
 		if reach[what] < 20 {
 			t.Errorf("%d %s: the generator no longer reaches them", reach[what], what)
 		}
@@ -128,8 +144,32 @@ func TestManyEndWithTheirCaller(t *testing.T) {
 	if all, errs := g.DecideAll(t.Context(), nil); len(all)+len(errs) != 0 {
 		t.Errorf("of nothing: %v %v", all, errs)
 	}
-	s := decide.NewService(g.book, alwaysStale, func() time.Time { return t0 }, decide.NewID, decide.Options{})
-	if all, errs := s.DecideAll(t.Context(), []decide.Query{{Tenant: "acme"}}); errs[0] != nil || all[0].Status != 503 || !all[0].Degraded {
+	if all, errs := newRig(t, alwaysStale, func() time.Time { return t0 }, quota("closed", 10)).DecideAll(t.Context(), []decide.Query{{Tenant: "acme"}}); errs[0] != nil || all[0].Status != 503 || !all[0].Degraded {
 		t.Errorf("a store that disagrees with its own clock: %+v %v", all, errs)
+	}
+}
+
+// TestManyThatFail guarantees that what a store was asked and has not answered
+// stays as it is, for it may be about to look at it.
+func TestManyThatFail(t *testing.T) {
+	t.Parallel()
+
+	g := newGate(t, rate("burst", rule.Tenant, 20))
+	ask := func(tenants ...string) {
+		queries := make([]decide.Query, len(tenants))
+		for i := range queries {
+			queries[i].Tenant = tenants[i]
+		}
+		_, _ = g.DecideAll(t.Context(), queries)
+	}
+	ask("one", "two")
+	g.store.fail, g.store.asked = errAway, nil
+	ask("acme", "globex")
+	g.store.fail = nil
+	ask("three", "four")
+	for i, tenant := range []string{"acme", "globex"} {
+		if got := g.store.asked[i].Charges[0]; got.Counter.Tenant != tenant || got.Limit != 20 || got.Cost != 1 {
+			t.Errorf("the store has %+v of %s", got, tenant)
+		}
 	}
 }

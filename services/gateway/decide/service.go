@@ -62,48 +62,6 @@ func (s *Service) Decide(ctx context.Context, q Query) (Decision, error) {
 	return s.answer(ctx, in, &a, err)
 }
 
-// DecideAll answers every query by the rules in force when it is called, in
-// order and in as few calls to the store as can be. Both results are as long as
-// the queries; errors are those of Decide.
-func (s *Service) DecideAll(ctx context.Context, queries []Query) ([]Decision, []error) {
-	now, rules := s.now(), s.book.Current()
-	decisions, errs := make([]Decision, len(queries)), make([]error, len(queries))
-	inquiries, asking := make([]inquiry, len(queries)), make([]int, 0, len(queries))
-	for i := range queries {
-		in := &inquiries[i]
-		switch err := s.inquire(in, rules, &queries[i], now); {
-		case err != nil:
-			errs[i] = err
-		case !in.asks():
-			decisions[i] = in.uncounted()
-		default:
-			asking = append(asking, i)
-		}
-	}
-	at := now
-	for round := 1; len(asking) > 0; round++ {
-		questions := make([]limit.Decision, len(asking))
-		for n, i := range asking {
-			questions[n] = inquiries[i].question(at)
-		}
-		answers, failures := s.store.DecideAll(ctx, questions)
-		again := asking[:0]
-		for n, i := range asking {
-			a, err := &answers[n], failures[n]
-			if err == nil && a.Stale {
-				if at = a.Now; round < rounds {
-					again = append(again, i)
-					continue
-				}
-				err = errStale
-			}
-			decisions[i], errs[i] = s.answer(ctx, &inquiries[i], a, err)
-		}
-		asking = again
-	}
-	return decisions, errs
-}
-
 // inquire begins to answer q.
 func (s *Service) inquire(in *inquiry, rules *Snapshot, q *Query, now time.Time) error {
 	if q.Cost != nil && (*q.Cost < 0 || *q.Cost > rule.Unlimited) {

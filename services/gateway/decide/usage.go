@@ -27,7 +27,8 @@ const (
 
 // A Usage is what there is to tell of one decision, or of its correction, once.
 // Decision.Usage and Correction.Usage fill in what the domain knows, and the
-// face that asked the rest.
+// face that asked the rest. It outlives the decision, and points to nothing
+// that changes.
 type Usage struct {
 	ID           [16]byte // of the event: the decision's, and of a correction one of its own
 	Decision     [16]byte // the decision, or the one that is corrected
@@ -54,9 +55,7 @@ type Usage struct {
 	Upstream  Upstream      // by the face
 	Labels    string        // one JSON object of strings, or empty; by the face
 
-	in       *inquiry
-	allowed  bool
-	counters []Counter // of a correction
+	counters []Counter
 }
 
 // Corrects reports whether this tells of a refund or a settlement.
@@ -93,7 +92,7 @@ func (d *Decision) Usage() (Usage, bool) {
 		ID: d.ID, Decision: d.ID, At: in.at, Tenant: in.request.Tenant, Application: in.request.Application, User: in.request.User,
 		APIKey: in.request.APIKey, Address: in.request.Address,
 		Service: in.request.Service, Endpoint: in.request.Endpoint, Method: in.query.Method,
-		Cost: d.Cost, RulesVersion: d.RulesVersion, Status: d.Status, in: in, allowed: d.Outcome == Allow,
+		Cost: d.Cost, RulesVersion: d.RulesVersion, Status: d.Status, counters: in.counters(d.Outcome == Allow),
 	}
 	if in.endpoint != nil {
 		u.Template = in.endpoint.Path
@@ -107,7 +106,7 @@ func (d *Decision) Usage() (Usage, bool) {
 	}
 	if deciding != nil {
 		u.RuleID, u.Algorithm = deciding.ID, deciding.Algorithm
-	} else if l, ok := d.Tightest(); ok {
+	} else if l := d.Tightest(); l != nil {
 		u.RuleID, u.Algorithm = l.RuleID, l.Algorithm
 	}
 	return u, true
@@ -162,31 +161,46 @@ func (in *inquiry) shadowRefusal() (refusing *rule.Rule) {
 
 // AppendCounters appends the counters of every quota and wallet that applied,
 // refused ones included, by rule id. They are valid as long as u is.
-func (u *Usage) AppendCounters(dst []Counter) []Counter {
-	if u.in == nil {
-		return append(dst, u.counters...)
+func (u *Usage) AppendCounters(dst []Counter) []Counter { return append(dst, u.counters...) }
+
+// counters are copies: what is told may be looked at later than anything else of
+// the decision.
+func (in *inquiry) counters(allowed bool) []Counter {
+	total := 0
+	for _, r := range in.winners {
+		if totals(r) {
+			total++
+		}
 	}
-	for i, r := range u.in.winners {
-		if r.Kind != rule.Quota && r.Kind != rule.Wallet {
+	if total == 0 {
+		return nil
+	}
+	list, identities := make([]Counter, 0, total), make([]limit.Identity, 0, total)
+	for i, r := range in.winners {
+		if !totals(r) {
 			continue
 		}
-		charge := &u.in.asked.Charges[i]
-		c := Counter{Rule: r, Identity: &charge.Counter, Span: charge.Span, Limit: charge.Limit}
-		if u.in.results == nil {
-			if u.allowed && r.Mode == rule.Enforce {
+		charge := &in.asked.Charges[i]
+		identities = append(identities, charge.Counter)
+		c := Counter{Rule: r, Identity: &identities[len(identities)-1], Span: charge.Span, Limit: charge.Limit}
+		if in.results == nil {
+			if allowed && r.Mode == rule.Enforce {
 				c.Units = charge.Cost
 			}
 		} else {
-			got := &u.in.results[i]
+			got := &in.results[i]
 			c.Observed, c.Consumed, c.Refunded = true, got.Consumed, got.Refunded
-			if u.allowed && (got.Passed || r.Soft) {
+			if allowed && (got.Passed || r.Soft) {
 				c.Units = charge.Cost
 			}
 		}
-		dst = append(dst, c)
+		list = append(list, c)
 	}
-	return dst
+	return list
 }
+
+// totals reports whether a rule's counter has totals, which are billed.
+func totals(r *rule.Rule) bool { return r.Kind == rule.Quota || r.Kind == rule.Wallet }
 
 // UnknownKey is the refusal of a request whose API key is not in the catalogue.
 // What it claims to be is not believed: it is anonymous.

@@ -1,6 +1,8 @@
 package grpcapi_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"slices"
 	"testing"
 
@@ -47,6 +49,22 @@ func TestLimitedOnTheWire(t *testing.T) {
 		var got ratelimitv3.RateLimitResponse
 		if err := proto.Unmarshal(wire, &got); err != nil || !proto.Equal(&got, message) {
 			t.Fatalf("%x is read as %v %v, want %v", wire, &got, err, message)
+		}
+	})
+}
+
+// FuzzAppendJSON guarantees that texts are escaped as encoding/json does.
+func FuzzAppendJSON(f *testing.F) {
+	for _, text := range []string{"rule burst: 20 units per 1m0s are used up", "a<b>&c", "\u2028 \"\\ \x7f\x01\t é", "\xff"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		want, err := json.Marshal(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := grpcapi.AppendJSON(nil, text); !bytes.Equal(got, want) {
+			t.Errorf("%q is %s, want %s", text, got, want)
 		}
 	})
 }

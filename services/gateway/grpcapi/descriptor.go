@@ -34,12 +34,14 @@ func dimensionOf(key string) string {
 // is a fault of the call. What a client can do wrong only refuses its own
 // request: Envoy lets pass what it gets an error about.
 type reading struct {
-	ask.Question
+	*ask.Question
 	refused ask.Faults
 }
 
-// read reads the descriptors of a call. The error is ask.Faults.
-func read(in *limitCall) ([]reading, error) {
+// read reads the descriptors of a call, and appends the questions of those that
+// can be asked. What is wrong with each of the others is in refused, which is nil
+// where all can. The error is ask.Faults.
+func read(in *limitCall, qs []ask.Question) (_ []ask.Question, refused []ask.Faults, err error) {
 	var list ask.Faults
 	domain, descriptors := in.domain, in.descriptors
 	switch {
@@ -55,9 +57,9 @@ func read(in *limitCall) ([]reading, error) {
 		list.Add("descriptors", ask.TooManyQuestions())
 		descriptors = nil
 	}
-	read := make([]reading, len(descriptors))
 	for i := range descriptors {
-		d, r := &descriptors[i], &read[i]
+		qs = append(qs, ask.Question{})
+		d, r := &descriptors[i], reading{Question: &qs[len(qs)-1]}
 		r.Service = domain
 		if d.negative {
 			list.Add(placeOf(i)+".is_negative_hits", "is not served: units are given back by the receipt of their decision ("+Decision+")")
@@ -69,8 +71,14 @@ func read(in *limitCall) ([]reading, error) {
 			r.Cost = ask.Units("hits_addend", int64(min(d.hits, uint64(rule.Unlimited)+1)), 0, &r.refused)
 		}
 		r.entries(i, d.entries, &list)
+		if len(r.refused) > 0 {
+			if qs = qs[:len(qs)-1]; refused == nil {
+				refused = make([]ask.Faults, len(descriptors))
+			}
+			refused[i] = r.refused
+		}
 	}
-	return read, list.Err()
+	return qs, refused, list.Err()
 }
 
 // placeOf is where a descriptor is in its call.

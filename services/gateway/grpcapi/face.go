@@ -15,8 +15,8 @@ import (
 type Desk interface {
 	Trusts(authorization []string) bool
 	Answer(ctx context.Context, q *ask.Question) (decide.Decision, error)
-	AnswerAll(ctx context.Context, qs []ask.Question) ([]ask.Outcome, error)
-	AnswerEach(ctx context.Context, qs []ask.Question) ([]ask.Outcome, error)
+	AnswerAll(ctx context.Context, b *ask.Batch) error
+	AnswerEach(ctx context.Context, b *ask.Batch) error
 	Refund(ctx context.Context, r ask.Refund) (decide.Correction, error)
 	Settle(ctx context.Context, s ask.Settlement) (decide.Correction, error)
 	Receipt(d *decide.Decision) string
@@ -88,13 +88,13 @@ func (f *Face) DecideBatch(ctx context.Context, in *decisionv1.DecideBatchReques
 	if err := list.Err(); err != nil {
 		return nil, err
 	}
-	outcomes, err := f.desk.AnswerAll(ctx, qs)
-	if err != nil {
+	b := ask.Batch{Questions: qs}
+	if err := f.desk.AnswerAll(ctx, &b); err != nil {
 		return nil, err
 	}
-	out := &decisionv1.DecideBatchResponse{Decisions: make([]*decisionv1.Decision, len(outcomes))}
-	for i := range outcomes {
-		out.Decisions[i] = f.outcome(&outcomes[i])
+	out := &decisionv1.DecideBatchResponse{Decisions: make([]*decisionv1.Decision, len(b.Outcomes))}
+	for i := range b.Outcomes {
+		out.Decisions[i] = f.outcome(&b.Outcomes[i])
 	}
 	return out, nil
 }

@@ -35,6 +35,14 @@ type fast struct {
 	running sync.WaitGroup // goroutines that answer
 	ending  context.Context
 	end     context.CancelFunc
+
+	askings memory // empty ones
+}
+
+// A memory is where *asking come from and go back to: a sync.Pool.
+type memory interface {
+	Get() any
+	Put(v any)
 }
 
 // singly are the methods whose calls are answered each on its own.
@@ -46,7 +54,7 @@ var singly = map[string]func(e *fast, ctx context.Context, c *h2.Call) error{
 
 func newFast(cfg Config, face *Face) (*fast, error) {
 	cfg = cfg.withDefaults()
-	e := &fast{cfg: cfg, face: face, work: make(chan job)}
+	e := &fast{cfg: cfg, face: face, work: make(chan job), askings: &sync.Pool{New: func() any { return new(asking) }}}
 	e.ending, e.end = context.WithCancel(context.Background())
 	methods := []string{
 		ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName,
@@ -125,7 +133,7 @@ func (e *fast) worker(j job) {
 // together answers calls at once.
 func (e *fast) together(calls []*h2.Call, room int64) {
 	defer func() { e.finish(calls, recover()) }()
-	a := asking{calls: make([]asked, 0, len(calls)), questions: make([]ask.Question, 0, len(calls))}
+	a := e.askings.Get().(*asking) //nolint:forcetypeassert // New's
 	for i, c := range calls {
 		if err := e.admit(c, int64(i) < room); err != nil {
 			e.fail(e.ending, c, err)
@@ -134,10 +142,13 @@ func (e *fast) together(calls []*h2.Call, room int64) {
 		if c.Method == grpc_health_v1.Health_Check_FullMethodName {
 			e.check(c)
 		} else {
-			e.read(&a, c)
+			e.read(a, c)
 		}
 	}
-	e.ask(&a)
+	e.ask(a)
+	if a.reset() {
+		e.askings.Put(a)
+	}
 }
 
 // admit lets in a call of a caller who may, if there is room.
@@ -245,31 +256,53 @@ func (e *fast) check(c *h2.Call) {
 	}
 }
 
-// An asking is what calls ask, to be asked at once.
+// An asking is what calls ask, to be asked at once. Its memory serves one job
+// after another: nothing in it is looked at once their answers are written.
 type asking struct {
-	calls     []asked
-	questions []ask.Question
-	deadline  time.Time // the last of the calls'
-	endless   bool      // one has none
+	calls    []asked
+	batch    ask.Batch
+	deadline time.Time // the last of the calls'
+	endless  bool      // one has none
+
+	in  limitCall // the one that is read
+	out limited   // the one that is written
+}
+
+// maxQuestions is how many questions an asking has room for that is used again:
+// what is rare keeps no memory.
+const maxQuestions = 256
+
+// reset empties a, and reports whether it is to be used again.
+func (a *asking) reset() bool {
+	if cap(a.batch.Questions) > maxQuestions {
+		return false
+	}
+	clear(a.calls)
+	a.batch.Reset()
+	a.in.reset()
+	a.out.reset()
+	a.calls, a.deadline, a.endless = a.calls[:0], time.Time{}, false
+	return true
 }
 
 // An asked is one of these calls.
 type asked struct {
-	call     *h2.Call
-	readings []reading // of the rate limit service
-	index    int       // of its first question
-	count    int
+	call    *h2.Call
+	decides bool         // it is of the decision service
+	refused []ask.Faults // of read
+	index   int          // of its first question
+	count   int
 }
 
 // read adds what a call asks.
 func (e *fast) read(a *asking, c *h2.Call) {
-	one := asked{call: c, index: len(a.questions)}
+	one := asked{call: c, index: len(a.batch.Questions)}
 	if err := e.question(a, &one); err != nil {
-		a.questions = a.questions[:one.index]
+		a.batch.Questions = a.batch.Questions[:one.index]
 		e.fail(c.Context(), c, err)
 		return
 	}
-	one.count = len(a.questions) - one.index
+	one.count = len(a.batch.Questions) - one.index
 	a.calls = append(a.calls, one)
 	a.endless = a.endless || c.Deadline.IsZero()
 	if c.Deadline.After(a.deadline) {
@@ -282,24 +315,21 @@ func (e *fast) question(a *asking, one *asked) error {
 	if err := expired(one.call); err != nil {
 		return err
 	}
-	if one.call.Method == decisionv1.DecisionService_Decide_FullMethodName {
+	if one.decides = one.call.Method == decisionv1.DecisionService_Decide_FullMethodName; one.decides {
 		var in decisionv1.DecideRequest
 		if err := proto.Unmarshal(one.call.Request, &in); err != nil {
 			return fmt.Errorf("%w: %w", errUnreadable, err)
 		}
 		var list ask.Faults
-		a.questions = append(a.questions, question(&in, &list))
+		a.batch.Questions = append(a.batch.Questions, question(&in, &list))
 		return list.Err()
 	}
-	in, err := parseLimitCall(one.call.Request)
-	if err != nil {
+	if err := a.in.parse(one.call.Request); err != nil {
 		return fmt.Errorf("%w: %w", errUnreadable, err)
 	}
-	if one.readings, err = read(&in); err != nil {
-		return err
-	}
-	a.questions = appendQuestions(a.questions, one.readings)
-	return nil
+	qs, refused, err := read(&a.in, a.batch.Questions)
+	a.batch.Questions, one.refused = qs, refused
+	return err
 }
 
 // expired is ask.ErrGone where nobody waits for the answer any more.
@@ -322,16 +352,12 @@ func (e *fast) ask(a *asking) {
 		ctx, cancel = context.WithDeadline(ctx, a.deadline)
 		defer cancel()
 	}
-	var outcomes []ask.Outcome
-	var failure error
-	if len(a.questions) > 0 {
-		outcomes, failure = e.face.desk.AnswerEach(ctx, a.questions)
-	}
+	failure := e.face.desk.AnswerEach(ctx, &a.batch)
 	for i := range a.calls {
 		one := &a.calls[i]
 		err := failure
 		if err == nil {
-			err = one.answer(e.face, outcomes[one.index:one.index+one.count])
+			err = one.answer(e.face, a.batch.Outcomes[one.index:one.index+one.count], &a.out)
 		}
 		if err != nil {
 			e.fail(ctx, one.call, err)
@@ -340,15 +366,14 @@ func (e *fast) ask(a *asking) {
 }
 
 // answer makes outcomes the answer of a call.
-func (a *asked) answer(face *Face, outcomes []ask.Outcome) error {
-	if a.readings == nil {
+func (a *asked) answer(face *Face, outcomes []ask.Outcome, out *limited) error {
+	if a.decides {
 		if err := outcomes[0].Err; err != nil {
 			return err
 		}
-		return write(a.call, face.decision(&outcomes[0].Decision))
+		return write(a.call, face.decision(outcomes[0].Decision))
 	}
-	out, err := overall(told(a.readings, outcomes))
-	if err != nil {
+	if err := out.tell(told(a.refused, outcomes)); err != nil {
 		return err
 	}
 	a.call.Response = out.append(a.call.Response)

@@ -8,11 +8,21 @@ import (
 	"penstock.dev/proto/ratelimitv3"
 )
 
-// A limitCall is a RateLimitRequest as far as it is read.
+// A limitCall is a RateLimitRequest as far as it is read. Its memory serves one
+// call after another.
 type limitCall struct {
 	domain      string
 	descriptors []descriptor
 	hits        uint32
+
+	entries []entry // of all descriptors
+}
+
+// reset makes c an empty call, and keeps nothing alive.
+func (c *limitCall) reset() {
+	clear(c.descriptors)
+	clear(c.entries)
+	*c = limitCall{descriptors: c.descriptors[:0], entries: c.entries[:0]}
 }
 
 // A descriptor is one of its descriptors. The limit that Envoy may send along is
@@ -40,29 +50,30 @@ func limitCallOf(in *ratelimitv3.RateLimitRequest) limitCall {
 	return c
 }
 
-// parseLimitCall reads a RateLimitRequest off the wire, as the generated code
-// does: all texts share one string.
-func parseLimitCall(message []byte) (c limitCall, err error) {
+// parse reads a RateLimitRequest off the wire, as the generated code does: all
+// texts share one string.
+func (c *limitCall) parse(message []byte) error {
+	c.reset()
 	m := fields{bytes: message, text: string(message)}
 	for m.next() {
 		switch {
 		case m.is(1, protowire.BytesType):
 			c.domain = m.value
 		case m.is(2, protowire.BytesType):
-			d, err := parseDescriptor(m.within())
+			d, err := c.descriptor(m.within())
 			if err != nil {
-				return limitCall{}, err
+				return err
 			}
 			c.descriptors = append(c.descriptors, d)
 		case m.is(3, protowire.VarintType):
 			c.hits = uint32(m.number)
 		}
 	}
-	return c, m.err
+	return m.err
 }
 
-func parseDescriptor(m fields) (d descriptor, err error) {
-	d.entries = make([]entry, 0, 6)
+func (c *limitCall) descriptor(m fields) (d descriptor, err error) {
+	first := len(c.entries)
 	for m.next() {
 		switch {
 		case m.is(1, protowire.BytesType):
@@ -79,7 +90,7 @@ func parseDescriptor(m fields) (d descriptor, err error) {
 			if in.err != nil {
 				return d, in.err
 			}
-			d.entries = append(d.entries, e)
+			c.entries = append(c.entries, e)
 		case m.is(2, protowire.BytesType):
 			if err := checkLimit(m.within()); err != nil {
 				return d, err
@@ -99,6 +110,7 @@ func parseDescriptor(m fields) (d descriptor, err error) {
 			d.negative = m.number != 0
 		}
 	}
+	d.entries = c.entries[first:]
 	return d, m.err
 }
 

@@ -8,12 +8,20 @@ import (
 	"penstock.dev/proto/ratelimitv3"
 )
 
-// A limited is a RateLimitResponse as far as it is written.
+// A limited is a RateLimitResponse as far as it is written. Its memory serves
+// one answer after another.
 type limited struct {
 	over     bool
 	statuses []limitStatus
 	headers  []header
 	body     []byte
+}
+
+// reset makes l an empty answer, and keeps nothing alive.
+func (l *limited) reset() {
+	clear(l.statuses)
+	clear(l.headers)
+	*l = limited{statuses: l.statuses[:0], headers: l.headers[:0], body: l.body[:0]}
 }
 
 // A limitStatus is what it says of one descriptor. What no limit decided is only

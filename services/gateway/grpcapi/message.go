@@ -75,7 +75,7 @@ func limitOf(l *decide.Limit) *decisionv1.Limit {
 // outcome is the message of one answer of a batch.
 func (f *Face) outcome(o *ask.Outcome) *decisionv1.Decision {
 	if o.Err == nil {
-		return f.decision(&o.Decision)
+		return f.decision(o.Decision)
 	}
 	p := ask.ProblemOf(o.Err)
 	if p.Internal() {

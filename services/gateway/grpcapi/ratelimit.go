@@ -2,9 +2,7 @@ package grpcapi
 
 import (
 	"context"
-	"encoding/json"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,42 +18,30 @@ import (
 // OVER_LIMIT if one of them is refused.
 func (f *Face) ShouldRateLimit(ctx context.Context, in *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
 	c := limitCallOf(in)
-	readings, err := read(&c)
+	qs, refused, err := read(&c, nil)
 	if err != nil {
 		return nil, err
 	}
-	var outcomes []ask.Outcome
-	if qs := appendQuestions(nil, readings); len(qs) > 0 {
-		if outcomes, err = f.desk.AnswerEach(ctx, qs); err != nil {
-			return nil, err
-		}
+	b := ask.Batch{Questions: qs}
+	if err := f.desk.AnswerEach(ctx, &b); err != nil {
+		return nil, err
 	}
-	out, err := overall(told(readings, outcomes))
-	if err != nil {
+	var out limited
+	if err := out.tell(told(refused, b.Outcomes)); err != nil {
 		return nil, err
 	}
 	return out.message(), nil
 }
 
-// appendQuestions appends those of readings that can be asked.
-func appendQuestions(qs []ask.Question, readings []reading) []ask.Question {
-	for i := range readings {
-		if len(readings[i].refused) == 0 {
-			qs = append(qs, readings[i].Question)
-		}
-	}
-	return qs
-}
-
-// told is the outcome of each reading, where those that were asked came to
+// told is the outcome of every descriptor, where those that were asked came to
 // outcomes.
-func told(readings []reading, outcomes []ask.Outcome) []ask.Outcome {
-	if len(outcomes) == len(readings) {
+func told(refused []ask.Faults, outcomes []ask.Outcome) []ask.Outcome {
+	if refused == nil {
 		return outcomes
 	}
-	all := make([]ask.Outcome, len(readings))
-	for i := range readings {
-		if err := readings[i].refused.Err(); err != nil {
+	all := make([]ask.Outcome, len(refused))
+	for i, faults := range refused {
+		if err := faults.Err(); err != nil {
 			all[i].Err = err
 		} else {
 			all[i], outcomes = outcomes[0], outcomes[1:]
@@ -64,26 +50,26 @@ func told(readings []reading, outcomes []ask.Outcome) []ask.Outcome {
 	return all
 }
 
-// overall is the answer to all descriptors.
-func overall(answered []ask.Outcome) (limited, error) {
-	out := limited{statuses: make([]limitStatus, len(answered))}
+// tell makes l the answer to all descriptors.
+func (l *limited) tell(answered []ask.Outcome) error {
+	l.reset()
 	for i := range answered {
 		o := &answered[i]
 		if o.Err != nil && ask.ProblemOf(o.Err).Code != "malformed" {
-			return limited{}, o.Err
+			return o.Err
 		}
-		out.statuses[i] = statusOf(o)
-		out.over = out.over || out.statuses[i].over
+		s := statusOf(o)
+		l.statuses, l.over = append(l.statuses, s), l.over || s.over
 	}
 	o := telling(answered)
-	if out.over {
-		out.body = problem(o)
-		out.headers = append(out.headers, header{"content-type", "application/problem+json"})
+	if l.over {
+		l.body = appendProblem(l.body, o)
+		l.headers = append(l.headers, header{"content-type", "application/problem+json"})
 	}
 	if o.Err == nil {
-		out.headers = appendLimits(out.headers, &o.Decision)
+		l.headers = appendLimits(l.headers, o.Decision)
 	}
-	return out, nil
+	return nil
 }
 
 // telling is the outcome that the headers and the body tell of: the refusal
@@ -108,9 +94,8 @@ func graver(a, b *ask.Outcome) bool {
 	case a.Decision.Outcome != decide.Allow:
 		return a.Decision.RetryAfter > b.Decision.RetryAfter
 	}
-	x, ok := a.Decision.Tightest()
-	y, other := b.Decision.Tightest()
-	return ok && (!other || x.Remaining < y.Remaining || x.Remaining == y.Remaining && x.Reset > y.Reset)
+	x, y := a.Decision.Tightest(), b.Decision.Tightest()
+	return x != nil && (y == nil || x.Remaining < y.Remaining || x.Remaining == y.Remaining && x.Reset > y.Reset)
 }
 
 // gravity orders outcomes: passed, refused for a while, refused for good,
@@ -133,27 +118,27 @@ func statusOf(o *ask.Outcome) limitStatus {
 	if o.Err != nil {
 		return limitStatus{over: true}
 	}
-	d := &o.Decision
+	d := o.Decision
 	s := limitStatus{over: d.Outcome != decide.Allow}
-	l, ok := decisive(d)
-	if !ok {
+	l := decisive(d)
+	if l == nil {
 		return s
 	}
 	s.limited, s.rule, s.limit, s.remaining = true, l.RuleID, narrow(l.Limit), narrow(l.Remaining)
-	s.unit, s.multiplier = unitOf(&l)
-	if !tell.Endless(&l) {
+	s.unit, s.multiplier = unitOf(l)
+	if !tell.Endless(l) {
 		s.resets, s.reset = true, tell.Seconds(l.Reset)
 	}
 	return s
 }
 
 // decisive is the limit that a status shows: that of the rule that refused,
-// else the tightest. What the counter store did not answer has none.
-func decisive(d *decide.Decision) (decide.Limit, bool) {
+// else the tightest. What the counter store did not answer has none: nil.
+func decisive(d *decide.Decision) *decide.Limit {
 	if d.Outcome != decide.Allow {
 		for i := range d.Limits {
 			if d.Limits[i].RuleID == d.RuleID {
-				return d.Limits[i], true
+				return &d.Limits[i]
 			}
 		}
 	}
@@ -212,7 +197,6 @@ var degradedName = strings.ToLower(tell.Degraded)
 
 // appendLimits appends the headers that every answer carries.
 func appendLimits(dst []header, d *decide.Decision) []header {
-	dst = slices.Grow(dst, len(limitNames)+2)
 	add := func(name, value string) {
 		if value != "" {
 			dst = append(dst, header{name, value})
@@ -228,33 +212,4 @@ func appendLimits(dst []header, d *decide.Decision) []header {
 		add("retry-after", strconv.FormatInt(tell.Retry(d), 10))
 	}
 	return dst
-}
-
-// problem is the body of a refusal (RFC 9457), as the gate's own refusals have
-// it where it proxies.
-func problem(o *ask.Outcome) []byte {
-	body := struct {
-		Type     string     `json:"type"`
-		Title    string     `json:"title"`
-		Status   int        `json:"status"`
-		Detail   string     `json:"detail"`
-		Code     string     `json:"code"`
-		Errors   ask.Faults `json:"errors"`
-		Violated []string   `json:"violated-policies,omitempty"`
-	}{Errors: ask.Faults{}}
-	if o.Err != nil {
-		p := ask.ProblemOf(o.Err)
-		body.Title, body.Status, body.Detail, body.Code = p.Title, p.Status, p.Detail(o.Err), p.Code
-		body.Errors = append(body.Errors, ask.FaultsOf(o.Err)...)
-	} else {
-		n := tell.Deny(&o.Decision)
-		body.Title, body.Status, body.Detail, body.Code = n.Title, o.Decision.Status, n.Detail, string(o.Decision.Code)
-		body.Violated = n.Violated
-	}
-	body.Type = "https://penstock.dev/problems/" + body.Code
-	text, err := json.Marshal(&body)
-	if err != nil { // texts and numbers always marshal
-		return nil
-	}
-	return append(text, '\n')
 }

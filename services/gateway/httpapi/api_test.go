@@ -662,8 +662,9 @@ func (b broken) Decide(context.Context, decide.Query) (decide.Decision, error) {
 	return decide.Decision{}, b.err
 }
 
-func (b broken) DecideAll(_ context.Context, qs []decide.Query) ([]decide.Decision, []error) {
-	return make([]decide.Decision, len(qs)), slices.Repeat([]error{b.err}, len(qs))
+func (b broken) DecideAll(_ context.Context, all *decide.Batch) {
+	n := len(all.Queries)
+	all.Decisions, all.Errs = make([]decide.Decision, n), slices.Repeat([]error{b.err}, n)
 }
 
 func (b broken) Refund(context.Context, decide.Receipt, string, int64) (decide.Correction, error) {

@@ -42,16 +42,16 @@ func (a *API) batch(_ http.Header, r *http.Request, b *buffer) error {
 	if err != nil {
 		return err
 	}
-	outcomes, err := a.desk.AnswerAll(r.Context(), qs)
-	if err != nil {
+	all := ask.Batch{Questions: qs}
+	if err := a.desk.AnswerAll(r.Context(), &all); err != nil {
 		return err
 	}
 	b.out = append(b.out[:0], `{"decisions":[`...)
-	for i := range outcomes {
+	for i := range all.Outcomes {
 		if i > 0 {
 			b.out = append(b.out, ',')
 		}
-		b.out = a.appendOutcome(b.out, &outcomes[i])
+		b.out = a.appendOutcome(b.out, &all.Outcomes[i])
 	}
 	b.out = append(b.out, "]}\n"...)
 	return nil
@@ -60,7 +60,7 @@ func (a *API) batch(_ http.Header, r *http.Request, b *buffer) error {
 // appendOutcome appends the JSON of one answer.
 func (a *API) appendOutcome(dst []byte, o *ask.Outcome) []byte {
 	if o.Err == nil {
-		dst = a.appendDecision(dst, &o.Decision)
+		dst = a.appendDecision(dst, o.Decision)
 		if o.Decision.Replayed {
 			dst = append(dst, `,"replayed":true`...)
 		}

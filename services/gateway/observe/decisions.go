@@ -18,7 +18,7 @@ import (
 // decorates one.
 type Decider interface {
 	Decide(ctx context.Context, q decide.Query) (decide.Decision, error)
-	DecideAll(ctx context.Context, qs []decide.Query) ([]decide.Decision, []error)
+	DecideAll(ctx context.Context, b *decide.Batch)
 	Refund(ctx context.Context, r decide.Receipt, id string, units int64) (decide.Correction, error)
 	Settle(ctx context.Context, r decide.Receipt, cost int64) (decide.Correction, error)
 }
@@ -129,14 +129,13 @@ func (d *Decisions) Decide(ctx context.Context, q decide.Query) (decide.Decision
 }
 
 // DecideAll is the decorated Decider's. Each decision took as long as all.
-func (d *Decisions) DecideAll(ctx context.Context, qs []decide.Query) ([]decide.Decision, []error) {
+func (d *Decisions) DecideAll(ctx context.Context, b *decide.Batch) {
 	began := time.Now()
-	answers, errs := d.next.DecideAll(ctx, qs)
+	d.next.DecideAll(ctx, b)
 	took := time.Since(began)
-	for i := range answers {
-		d.account(ctx, &answers[i], errs[i], took)
+	for i := range b.Decisions {
+		d.account(ctx, &b.Decisions[i], b.Errs[i], took)
 	}
-	return answers, errs
 }
 
 // account counts one decision.

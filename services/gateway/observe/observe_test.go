@@ -36,12 +36,11 @@ func (s *scripted) Decide(context.Context, decide.Query) (decide.Decision, error
 	return s.decision, s.err
 }
 
-func (s *scripted) DecideAll(ctx context.Context, qs []decide.Query) ([]decide.Decision, []error) {
-	ds, errs := make([]decide.Decision, len(qs)), make([]error, len(qs))
-	for i := range qs {
-		ds[i], errs[i] = s.Decide(ctx, qs[i])
+func (s *scripted) DecideAll(ctx context.Context, b *decide.Batch) {
+	for _, q := range b.Queries {
+		d, err := s.Decide(ctx, *q)
+		b.Decisions, b.Errs = append(b.Decisions, d), append(b.Errs, err)
 	}
-	return ds, errs
 }
 
 func (s *scripted) Refund(context.Context, decide.Receipt, string, int64) (decide.Correction, error) {
@@ -175,8 +174,9 @@ func TestDecisions(t *testing.T) {
 				t.Errorf("Decide = %v, want the decorated one's error", err)
 			}
 			moved(t, page(r), 1, tt.moves...)
-			if _, errs := d.DecideAll(t.Context(), make([]decide.Query, 2)); len(errs) != 2 || !errors.Is(errs[1], tt.give.err) {
-				t.Errorf("DecideAll = %v, want the decorated one's errors", errs)
+			b := decide.Batch{Queries: []*decide.Query{{}, {}}}
+			if d.DecideAll(t.Context(), &b); len(b.Errs) != 2 || !errors.Is(b.Errs[1], tt.give.err) {
+				t.Errorf("DecideAll = %v, want the decorated one's errors", b.Errs)
 			}
 			moved(t, page(r), 3, tt.moves...)
 		})

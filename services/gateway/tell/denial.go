@@ -38,11 +38,13 @@ func Title(code decide.Code) string { return titles[code] }
 // Deny says why a decision does not let a request pass: the rule, and the knob
 // that governs it.
 func Deny(d *decide.Decision) Denial {
-	n := Denial{Title: titles[d.Code], Detail: detail(d)}
+	n := Denial{Title: titles[d.Code]}
+	b := appendDetail(make([]byte, 0, 256), d)
 	if d.CanRetry {
 		n.Retry = Retry(d)
-		n.Detail += "; retry in " + strconv.FormatInt(n.Retry, 10) + " s"
+		b = append(strconv.AppendInt(append(b, "; retry in "...), n.Retry, 10), " s"...)
 	}
+	n.Detail = string(b)
 	for i := range d.Limits {
 		if l := &d.Limits[i]; !l.Passed && l.Mode == rule.Enforce && !l.Soft {
 			n.Violated = append(n.Violated, l.RuleID)
@@ -54,38 +56,47 @@ func Deny(d *decide.Decision) Denial {
 	return n
 }
 
-func detail(d *decide.Decision) string {
+// appendDetail appends all but the wait.
+func appendDetail(b []byte, d *decide.Decision) []byte {
 	var l decide.Limit
 	for i := range d.Limits {
 		if d.Limits[i].RuleID == d.RuleID {
 			l = d.Limits[i]
 		}
 	}
+	begin := b
+	b = append(append(b, "rule "...), d.RuleID...)
 	switch d.Code {
 	case decide.RateLimited:
 		if d.Degraded { // which has no numbers
-			return fmt.Sprintf("rule %s: this gateway's share of its limit is used up, while the counter store does not answer (its %s)", d.RuleID, knobs(d.Refusing(), "on_failure"))
+			return fmt.Appendf(b, ": this gateway's share of its limit is used up, while the counter store does not answer (its %s)", knobs(d.Refusing(), "on_failure"))
 		}
-		return fmt.Sprintf("rule %s: %d units per %v are used up (its %s)", d.RuleID, l.Limit, l.Window, knobs(d.Refusing()))
+		b = append(strconv.AppendInt(append(b, ": "...), l.Limit, 10), " units per "...)
+		b = append(append(b, l.Window.String()...), " are used up (its "...)
+		return append(append(b, knobs(d.Refusing())...), ')')
 	case decide.QuotaExceeded:
-		return fmt.Sprintf("rule %s: %d of %d units are used in the period that ends %s (its limit and period)",
-			d.RuleID, max(0, l.Consumed-l.Refunded), l.Limit, timestamp(l.PeriodEnd))
+		b = strconv.AppendInt(append(b, ": "...), max(0, l.Consumed-l.Refunded), 10)
+		b = strconv.AppendInt(append(b, " of "...), l.Limit, 10)
+		b = l.PeriodEnd.UTC().AppendFormat(append(b, " units are used in the period that ends "...), time.RFC3339)
+		return append(b, " (its limit and period)"...)
 	case decide.WalletEmpty:
-		if !Endless(&l) {
-			return fmt.Sprintf("rule %s: the wallet of %s has a balance of %d units in the period that ends %s (its limit and period)",
-				d.RuleID, l.Meter, l.Balance, timestamp(l.PeriodEnd))
+		b = append(append(append(b, ": the wallet of "...), l.Meter...), " has a balance of "...)
+		b = append(strconv.AppendInt(b, l.Balance, 10), " units"...)
+		if Endless(&l) {
+			return append(b, ", and no wait helps (its top-ups)"...)
 		}
-		return fmt.Sprintf("rule %s: the wallet of %s has a balance of %d units, and no wait helps (its top-ups)", d.RuleID, l.Meter, l.Balance)
+		b = l.PeriodEnd.UTC().AppendFormat(append(b, " in the period that ends "...), time.RFC3339)
+		return append(b, " (its limit and period)"...)
 	case decide.CostExceedsLimit:
-		return fmt.Sprintf("rule %s: the cost is above what can ever pass at once (%s)", d.RuleID, costKnobs(d.Refusing()))
-	case decide.BlockedByRule:
-		return fmt.Sprintf("rule %s blocks this traffic (its match)", d.RuleID)
+		return fmt.Appendf(b, ": the cost is above what can ever pass at once (%s)", costKnobs(d.Refusing()))
 	case decide.UnknownKey:
-		return UnknownKey
+		return append(begin, UnknownKey...)
+	case decide.BlockedByRule:
+		return append(b, " blocks this traffic (its match)"...)
 	case decide.StoreUnavailable:
-		return fmt.Sprintf("rule %s: the counter store does not answer, or has lost what it held, and nothing passes uncounted (its on_failure)", d.RuleID)
+		return append(b, ": the counter store does not answer, or has lost what it held, and nothing passes uncounted (its on_failure)"...)
 	default:
-		return fmt.Sprintf("rule %s does not let this request pass", d.RuleID)
+		return append(b, " does not let this request pass"...)
 	}
 }
 
@@ -121,5 +132,3 @@ func list(words []string) string {
 	}
 	return strings.Join(words[:last], ", ") + " and " + words[last]
 }
-
-func timestamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -2,6 +2,7 @@ package tell
 
 import (
 	"strconv"
+	"time"
 
 	"penstock.dev/services/gateway/decide"
 	"penstock.dev/services/internal/rule"
@@ -21,43 +22,54 @@ const maxField = 999_999_999_999_999
 // X-RateLimit-* of the tightest, and RateLimit-Policy and RateLimit of all
 // (draft-ietf-httpapi-ratelimit-headers-10). One that is empty is not told.
 // Rules in shadow are not told, and what the counter store did not answer has
-// no numbers: then it is nil.
-func Limits(d *decide.Decision) []string {
+// no numbers: then all are empty. They share one string.
+func Limits(d *decide.Decision) (values [len(Names)]string) {
 	if d.Degraded {
-		return nil
+		return values
 	}
-	tightest, ok := d.Tightest()
-	if !ok {
-		return nil
+	tightest := d.Tightest()
+	if tightest == nil {
+		return values
 	}
-	policy, state := make([]byte, 0, 256), make([]byte, 0, 256)
-	for i := range d.Limits {
-		if l := &d.Limits[i]; l.Mode == rule.Enforce {
-			policy, state = appendLimit(policy, state, l)
-		}
+	b := strconv.AppendInt(make([]byte, 0, 512), tightest.Limit, 10)
+	var ends [len(Names)]int
+	ends[0] = len(b)
+	b = strconv.AppendInt(b, tightest.Remaining, 10)
+	ends[1] = len(b)
+	if !Endless(tightest) {
+		b = strconv.AppendInt(b, Seconds(tightest.Reset), 10)
 	}
-	values := []string{
-		strconv.FormatInt(tightest.Limit, 10), strconv.FormatInt(tightest.Remaining, 10),
-		strconv.FormatInt(Seconds(tightest.Reset), 10), string(policy), string(state),
-	}
-	if Endless(&tightest) {
-		values[2] = ""
+	ends[2] = len(b)
+	b = appendList(b, d.Limits, "q", "w", func(l *decide.Limit) (int64, time.Duration) { return l.Limit, l.Window })
+	ends[3] = len(b)
+	b = appendList(b, d.Limits, "r", "t", func(l *decide.Limit) (int64, time.Duration) { return l.Remaining, l.Reset })
+	ends[4] = len(b)
+	text, begin := string(b), 0
+	for i, end := range ends {
+		values[i], begin = text[begin:end], end
 	}
 	return values
 }
 
-// appendLimit appends one rule to both lists.
-func appendLimit(policy, state []byte, l *decide.Limit) (newPolicy, newState []byte) {
-	if len(policy) > 0 {
-		policy, state = append(policy, ", "...), append(state, ", "...)
+// appendList appends one of the lists of all enforced rules: of each so many
+// units, and a time unless no time brings units back.
+func appendList(b []byte, limits []decide.Limit, units, wait string, of func(*decide.Limit) (int64, time.Duration)) []byte {
+	begin := len(b)
+	for i := range limits {
+		l := &limits[i]
+		if l.Mode != rule.Enforce {
+			continue
+		}
+		if len(b) > begin {
+			b = append(b, ", "...)
+		}
+		n, d := of(l)
+		b = appendParam(appendName(b, l.RuleID), units, n)
+		if !Endless(l) {
+			b = appendParam(b, wait, Seconds(d))
+		}
 	}
-	policy = appendParam(appendName(policy, l.RuleID), "q", l.Limit)
-	state = appendParam(appendName(state, l.RuleID), "r", l.Remaining)
-	if !Endless(l) {
-		policy = appendParam(policy, "w", Seconds(l.Window))
-		state = appendParam(state, "t", Seconds(l.Reset))
-	}
-	return policy, state
+	return b
 }
 
 // appendName appends a structured field string. Ids of rules need no escapes;
