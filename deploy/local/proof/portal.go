@@ -19,7 +19,7 @@ import (
 )
 
 // booksWithin bounds the wait until billing has counted what was decided.
-const booksWithin = 20 * time.Second
+const booksWithin = time.Minute
 
 // portalTokens is what a proof needs to look at books as a tenant does.
 const portalTokens = "billing's POST /v1/portal-tokens"

@@ -280,7 +280,11 @@ func (c *clock) Offset() time.Duration { return c.offset() }
 
 // ParseAnswer reads one decision's part of a reply.
 func ParseAnswer(reply string, d *limit.Decision) (limit.Answer, error) {
-	return parseAnswer(reply, d, make([]limit.Result, len(d.Charges)))
+	p, err := newPart(d)
+	if err != nil {
+		return limit.Answer{}, err
+	}
+	return parseAnswer(reply, &p, make([]limit.Result, len(d.Charges)))
 }
 
 // ParseCorrection reads the reply to a correction.

@@ -324,7 +324,7 @@ func (s *Store) read(parts []part, m *message) ([]answered, error) {
 	room := make([]limit.Result, charges)
 	for i := range parts {
 		reply, _ := m.replies[i].(string)
-		answers[i].answer, answers[i].err = parseAnswer(reply, parts[i].decision, room[:len(parts[i].charges)])
+		answers[i].answer, answers[i].err = parseAnswer(reply, &parts[i], room[:len(parts[i].charges)])
 		room = room[len(parts[i].charges):]
 		if answers[i].err == nil {
 			s.floors.see(&parts[i], &answers[i].answer)

@@ -307,6 +307,7 @@ func (c *call) command(verb string, script *string, now string, run *string) []a
 // Statuses of a decision in the script's reply.
 const (
 	statusCharged    = 'A'
+	statusTerse      = 'T'
 	statusAllowed    = 'a'
 	statusDenied     = 'D'
 	statusStale      = 'S'
@@ -328,6 +329,7 @@ var errReply = errors.New("reply cannot be read")
 const (
 	replyHead   = 1 + 8      // status, now
 	resultBytes = 1 + 5*8    // flags, remaining, wait or delay, reset, consumed, refunded
+	bucketBytes = 1 + 4*8    // version, debt, unit, at, expiry
 	replayHead  = 16 + 8 + 2 // decision id, when it was made, the note's length
 
 	resultPassed  = 1
@@ -336,7 +338,7 @@ const (
 
 // parseAnswer reads one decision's part of the reply. Results are put into room
 // where they fit.
-func parseAnswer(reply string, d *limit.Decision, room []limit.Result) (limit.Answer, error) {
+func parseAnswer(reply string, p *part, room []limit.Result) (limit.Answer, error) {
 	if len(reply) < replyHead {
 		return limit.Answer{}, errReply
 	}
@@ -345,9 +347,12 @@ func parseAnswer(reply string, d *limit.Decision, room []limit.Result) (limit.An
 	switch reply[0] {
 	case statusCharged:
 		a.Allowed, a.Charged = true, true
-		if d.Request.ID != "" {
-			a.DecisionID = d.Request.DecisionID
+		if q := &p.decision.Request; q.ID != "" {
+			a.DecisionID = q.DecisionID
 		}
+	case statusTerse:
+		a.Allowed, a.Charged = true, true
+		return a, parseTerse(&a, body, p.charges, room)
 	case statusAllowed:
 		a.Allowed = true
 	case statusDenied:
@@ -355,18 +360,7 @@ func parseAnswer(reply string, d *limit.Decision, room []limit.Result) (limit.An
 		a.Stale = true
 		return a, nil
 	case statusReplayed:
-		if len(body) < replayHead {
-			return limit.Answer{}, errReply
-		}
-		a.Allowed, a.Replayed = true, true
-		copy(a.DecisionID[:], body)
-		a.Decided = time.UnixMicro(int64(double(body[16:]))).UTC()
-		note := int(body[24])<<8 | int(body[25])
-		if len(body) < replayHead+note {
-			return limit.Answer{}, errReply
-		}
-		a.Note = []byte(body[replayHead : replayHead+note])
-		return a, parseResults(&a, body[replayHead+note:], -1, room)
+		return a, parseReplay(&a, body, room)
 	case statusLost:
 		a.Lost = true
 		return a, nil
@@ -381,7 +375,23 @@ func parseAnswer(reply string, d *limit.Decision, room []limit.Result) (limit.An
 	default:
 		return limit.Answer{}, errReply
 	}
-	return a, parseResults(&a, body, len(d.Charges), room)
+	return a, parseResults(&a, body, len(p.charges), room)
+}
+
+// parseReplay reads what the first decision under a request id came to.
+func parseReplay(a *limit.Answer, body string, room []limit.Result) error {
+	if len(body) < replayHead {
+		return errReply
+	}
+	a.Allowed, a.Replayed = true, true
+	copy(a.DecisionID[:], body)
+	a.Decided = time.UnixMicro(int64(double(body[16:]))).UTC()
+	note := int(body[24])<<8 | int(body[25])
+	if len(body) < replayHead+note {
+		return errReply
+	}
+	a.Note = []byte(body[replayHead : replayHead+note])
+	return parseResults(a, body[replayHead+note:], -1, room)
 }
 
 // parseResults reads the results; want is their number, or -1 for any.
@@ -395,23 +405,57 @@ func parseResults(a *limit.Answer, body string, want int, room []limit.Result) e
 	}
 	a.Results = room[:n:n]
 	for i := range a.Results {
-		s := body[i*resultBytes:]
-		r := &a.Results[i]
-		r.Passed, r.Clipped = s[0]&resultPassed != 0, s[0]&resultClipped != 0
-		r.Remaining = int64(double(s[1:]))
-		switch wait := int64(double(s[9:])); {
-		case r.Passed:
-			r.Delay = time.Duration(wait) * time.Microsecond
-		case wait >= 0:
-			r.RetryAfter = time.Duration(wait) * time.Microsecond
-		default:
-			r.RetryAfter = limit.Never
-		}
-		r.Reset = time.Duration(double(s[17:])) * time.Microsecond
-		r.Consumed = int64(double(s[25:]))
-		r.Refunded = int64(double(s[33:]))
+		parseResult(&a.Results[i], body[i*resultBytes:])
 	}
 	return nil
+}
+
+func parseResult(r *limit.Result, s string) {
+	r.Passed, r.Clipped = s[0]&resultPassed != 0, s[0]&resultClipped != 0
+	r.Remaining = int64(double(s[1:]))
+	switch wait := int64(double(s[9:])); {
+	case r.Passed:
+		r.Delay = time.Duration(wait) * time.Microsecond
+	case wait >= 0:
+		r.RetryAfter = time.Duration(wait) * time.Microsecond
+	default:
+		r.RetryAfter = limit.Never
+	}
+	r.Reset = time.Duration(double(s[17:])) * time.Microsecond
+	r.Consumed = int64(double(s[25:]))
+	r.Refunded = int64(double(s[33:]))
+}
+
+// parseTerse reads results of which those on buckets are the buckets' values: what
+// there is to show follows from them, and the server's time is dearer than ours.
+func parseTerse(a *limit.Answer, body string, charges []chargePart, room []limit.Result) error {
+	a.Results = room[:len(charges):len(charges)]
+	for i := range charges {
+		c, r := &charges[i], &a.Results[i]
+		switch bucket, ok := c.bucket(); {
+		case ok && len(body) >= bucketBytes:
+			v := limit.Value{Debt: int64(double(body[1:])), Unit: int64(double(body[9:])), At: int64(double(body[17:]))}
+			if v.Unit != bucket.Unit || v.Debt < 0 || v.Debt > bucket.Capacity*bucket.Unit {
+				return errReply
+			}
+			*r, body = bucket.Passed(v, a.Now.UnixMicro()), body[bucketBytes:]
+		case !ok && len(body) >= resultBytes:
+			parseResult(r, body)
+			body = body[resultBytes:]
+		default:
+			return errReply
+		}
+	}
+	if body != "" {
+		return errReply
+	}
+	return nil
+}
+
+// bucket is what a charge is on, if that is a bucket without a queue.
+func (p *chargePart) bucket() (limit.Bucket, bool) {
+	n := &p.numbers
+	return limit.Bucket{Capacity: n[0], Unit: n[1], Refill: n[2], Tick: n[3]}, p.algorithm == algorithmBucket && n[4] == 0
 }
 
 // double reads a little-endian double from the front of s.

@@ -36,8 +36,8 @@ func TestUncountableDecisionsAreNotSent(t *testing.T) {
 // answer of another length, or kills the process.
 func FuzzParseAnswer(f *testing.F) {
 	d := limit.Decision{Charges: []limit.Charge{gcra("acme", 10, time.Second, 10, 1)}}
-	for _, status := range "AaDSRCVEx" {
-		for _, n := range []int{0, 7, 8, 25, 26, 49, 67, 90} {
+	for _, status := range "ATaDSLRCVEx" {
+		for _, n := range []int{0, 7, 8, 25, 26, 41, 49, 67, 90} {
 			f.Add(string(status) + strings.Repeat("\x00", n))
 			f.Add(string(status) + strings.Repeat("\xff", n))
 		}
@@ -45,7 +45,7 @@ func FuzzParseAnswer(f *testing.F) {
 	f.Add("")
 	f.Fuzz(func(t *testing.T, reply string) {
 		a, err := counters.ParseAnswer(reply, &d)
-		if err == nil && !a.Stale && !a.Conflict && !a.Replayed && len(a.Results) != 1 {
+		if err == nil && !a.Stale && !a.Lost && !a.Conflict && !a.Replayed && len(a.Results) != 1 {
 			t.Errorf("%q is read as %+v", reply, a)
 		}
 	})

@@ -214,6 +214,14 @@ func (b Bucket) show(v Value, now int64, r *Result) {
 	}
 }
 
+// Passed is what a charge that passed shows of a bucket that then holds v, at now
+// (µs). What v owes must be in credits of b.
+func (b Bucket) Passed(v Value, now int64) Result {
+	r := Result{Passed: true}
+	b.show(v, now, &r)
+	return r
+}
+
 // give moves the debt back, never below nothing. What has been paid back since
 // is not counted out: a subject gains no more than its capacity.
 func (b Bucket) give(v Value, units, _, _ int64) (Value, int64) {

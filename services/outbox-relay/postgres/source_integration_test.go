@@ -255,7 +255,7 @@ func TestIntegrationFC18PositionWaitsForTheSlowEvent(t *testing.T) {
 	slow := newSink("rule/e1")
 	stop, _ := f.relay(slow)
 	f.insert("rule/e0", 1)
-	f.eventually(5*time.Second, "e0", func() bool { return slices.Equal(slow.keys(), []string{"rule/e0"}) })
+	f.eventually(30*time.Second, "e0", func() bool { return slices.Equal(slow.keys(), []string{"rule/e0"}) })
 
 	var before string
 	if err := f.db.QueryRow(t.Context(), "SELECT pg_current_wal_lsn()::text").Scan(&before); err != nil {
@@ -264,7 +264,7 @@ func TestIntegrationFC18PositionWaitsForTheSlowEvent(t *testing.T) {
 	for i := 1; i <= 3; i++ {
 		f.insert("rule/e"+strconv.Itoa(i), i+1)
 	}
-	f.eventually(5*time.Second, "e2 and e3", func() bool { return slow.distinct() == 3 })
+	f.eventually(30*time.Second, "e2 and e3", func() bool { return slow.distinct() == 3 })
 	reports := time.After(2500 * time.Millisecond) // more than two reports of the position
 	for waiting := true; waiting; {
 		select {
@@ -280,10 +280,10 @@ func TestIntegrationFC18PositionWaitsForTheSlowEvent(t *testing.T) {
 
 	again := newSink()
 	f.relay(again)
-	f.eventually(10*time.Second, "e1, e2 and e3 again", func() bool {
+	f.eventually(30*time.Second, "e1, e2 and e3 again", func() bool {
 		return slices.Equal(again.keys(), []string{"rule/e1", "rule/e2", "rule/e3"})
 	})
-	f.eventually(5*time.Second, "the position to follow", func() bool { return f.behind(before) > 0 })
+	f.eventually(30*time.Second, "the position to follow", func() bool { return f.behind(before) > 0 })
 }
 
 // TestIntegrationStandbyTakesOver guarantees that of two relays one reads, and
@@ -294,13 +294,13 @@ func TestIntegrationStandbyTakesOver(t *testing.T) {
 	first, second := newSink(), newSink()
 	stop, _ := f.relay(first)
 	f.insert("rule/1", 1)
-	f.eventually(5*time.Second, "the first relay", func() bool { return first.distinct() == 1 && f.hasSlot() })
+	f.eventually(30*time.Second, "the first relay", func() bool { return first.distinct() == 1 && f.hasSlot() })
 	f.relay(second)
 	f.insert("rule/2", 2)
-	f.eventually(5*time.Second, "the first relay", func() bool { return first.distinct() == 2 })
+	f.eventually(30*time.Second, "the first relay", func() bool { return first.distinct() == 2 })
 	stop()
 	f.insert("rule/3", 3)
-	f.eventually(10*time.Second, "the second relay", func() bool { return slices.Equal(second.keys(), []string{"rule/3"}) })
+	f.eventually(30*time.Second, "the second relay", func() bool { return slices.Equal(second.keys(), []string{"rule/3"}) })
 	if got := first.keys(); !slices.Equal(got, []string{"rule/1", "rule/2"}) {
 		t.Errorf("the first relay published %v", got)
 	}
@@ -318,24 +318,24 @@ func TestIntegrationLostSlotLeavesNoHole(t *testing.T) {
 	first := newSink()
 	stop, _ := f.relay(first)
 	f.insert("rule/4", 4)
-	f.eventually(5*time.Second, "rows of before the slot, then the log", func() bool {
+	f.eventually(30*time.Second, "rows of before the slot, then the log", func() bool {
 		return slices.Equal(first.keys(), []string{"rule/kept-1", "rule/kept-2", "rule/deleted", "rule/4"})
 	})
-	f.eventually(5*time.Second, "the slot", f.hasSlot)
+	f.eventually(30*time.Second, "the slot", f.hasSlot)
 	if e := first.events[2]; e.Payload != nil {
 		t.Errorf("a NULL payload became %q, want a tombstone", e.Payload)
 	}
 	stop()
-	f.eventually(5*time.Second, "the slot to be let go of", func() bool {
+	f.eventually(30*time.Second, "the slot to be let go of", func() bool {
 		_, err := f.db.Exec(t.Context(), "SELECT pg_drop_replication_slot($1)", f.slot())
 		return err == nil
 	})
 	f.insert("rule/5", 5)
 	second := newSink()
 	f.relay(second)
-	f.eventually(10*time.Second, "all rows again", func() bool { return second.distinct() == 5 })
+	f.eventually(30*time.Second, "all rows again", func() bool { return second.distinct() == 5 })
 	f.insert("rule/6", 6)
-	f.eventually(5*time.Second, "the log", func() bool { return second.distinct() == 6 })
+	f.eventually(30*time.Second, "the log", func() bool { return second.distinct() == 6 })
 }
 
 // TestIntegrationRemovedLogIsRebuilt guarantees the same when PostgreSQL
@@ -350,7 +350,7 @@ func TestIntegrationRemovedLogIsRebuilt(t *testing.T) {
 	first := newSink()
 	stop, _ := f.relay(first)
 	f.insert("rule/1", 1)
-	f.eventually(5*time.Second, "the first relay", func() bool { return first.distinct() == 1 && f.hasSlot() })
+	f.eventually(30*time.Second, "the first relay", func() bool { return first.distinct() == 1 && f.hasSlot() })
 	stop()
 	f.insert("rule/2", 2)
 	status := func() (s string) {
@@ -369,7 +369,7 @@ func TestIntegrationRemovedLogIsRebuilt(t *testing.T) {
 	f.relay(second)
 	f.eventually(15*time.Second, "all rows again", func() bool { return second.distinct() == 2 })
 	f.insert("rule/3", 3)
-	f.eventually(5*time.Second, "the log", func() bool { return second.distinct() == 3 })
+	f.eventually(30*time.Second, "the log", func() bool { return second.distinct() == 3 })
 }
 
 // TestIntegrationFC19QuietOutboxKeepsNoLog guarantees case FC-19: what other
@@ -382,7 +382,7 @@ func TestIntegrationFC19QuietOutboxKeepsNoLog(t *testing.T) {
 	s := newSink()
 	_, reg := f.relay(s)
 	f.insert("rule/1", 1)
-	f.eventually(5*time.Second, "the first row", func() bool { return s.distinct() == 1 })
+	f.eventually(30*time.Second, "the first row", func() bool { return s.distinct() == 1 })
 	retained := func() (n int64) {
 		if err := f.db.QueryRow(t.Context(), "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint FROM pg_replication_slots WHERE slot_name = $1", f.slot()).Scan(&n); err != nil {
 			t.Fatal(err)
@@ -392,7 +392,7 @@ func TestIntegrationFC19QuietOutboxKeepsNoLog(t *testing.T) {
 	for range 20 { // 200 MiB of log
 		f.exec("INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 10000)")
 	}
-	f.eventually(5*time.Second, "at most 32 MiB retained", func() bool { return retained() <= 32<<20 })
+	f.eventually(30*time.Second, "at most 32 MiB retained", func() bool { return retained() <= 32<<20 })
 	f.eventually(3*time.Second, "the metric to read the same", func() bool {
 		return gauge(t, reg, "penstock_outbox_relay_slot_retained_bytes") == float64(retained())
 	})

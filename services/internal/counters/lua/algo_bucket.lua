@@ -82,8 +82,9 @@ else
     value = pack('<Bdddd', VERSION, debt, unit, at, expiry)
   end
 
+  told = terse and value and e == 0 and short == 0
   remaining = capacity
-  if debt > 0 then
+  if debt > 0 and not told then
     local used = debt / unit
     used = used + -used % 1
     local rise = (debt - (used - 1) * unit) / refill -- until one unit more remains

@@ -21,6 +21,8 @@
 --   A, a, D  allowed and charged, allowed, denied: per charge flags (1: 1 passed,
 --            2 its counter was full and counts less than the cost), then doubles: remaining (units), wait (µs, -1 never; of one that
 --            passed, in a queue), reset (µs), consumed, refunded (units)
+--   T        as A, but that of a charge on a bucket without a queue there is only
+--            what the bucket holds now: its value
 --   S        stale: a span does not contain now; nothing was evaluated
 --   L        lost: the epoch is not the run's, and an enforced charge has
 --            totals; nothing was evaluated
@@ -38,7 +40,7 @@
 -- than all else done to it. And where it is hot, x - x % 1 is floor(x), and
 -- x + -x % 1 is ceil(x).
 local call, pcall = redis.call, redis.pcall
-local pack, unstruct, concat, type = struct.pack, struct.unpack, table.concat, type
+local pack, unstruct, concat = struct.pack, struct.unpack, table.concat
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local K, A = KEYS, ARGV
 
@@ -52,6 +54,7 @@ local LEAST, MOST = 10000000, 60000000
 local REMEMBER = '86400000' -- ms that a request id is known
 local STALE, LOST, UNREADABLE = 'S', 'L', 'V'
 local WEIGH, TAKE, SHOW, DONE = 1, 2, 3, 4 -- passes over a decision
+local BUCKET = 1 -- algorithm
 
 local now = tonumber(A[1])
 if not now then
@@ -103,6 +106,7 @@ while at <= size do
   -- another pass.
   local pass, allowed, status = answer and DONE or WEIGH, true, nil
   local asked, delays, clipped = manner % 2 == 1 and {}, nil, nil
+  local terse, brief = request == 0, false -- whether values may be shown, and one is
   while pass < DONE do
     local p = first
     for i = 1, n do
@@ -124,10 +128,11 @@ while at <= size do
       -- It sets status, or wait (µs, 0 passes, -1 never) and delay (µs, of what
       -- passes); where it took, value with its expiry in it, and renewal, that
       -- expiry (µs), if it is a new one or value is not as long as raw, and
-      -- short, units for which there was no room; and what is then to be shown. Units of 0 pass, and of 0 nothing is taken.
-      -- Other names it makes are its own.
+      -- short, units for which there was no room; and what is then to be shown, or
+      -- told, where terse is set, if value says it all. Units of 0 pass, and of 0
+      -- nothing is taken. Other names it makes are its own.
       local raw = V[key]
-      local wait, delay, value, renewal, short = 0, 0, nil, nil, 0
+      local wait, delay, value, renewal, short, told = 0, 0, nil, nil, 0, false
       local remaining, reset, consumed, refunded = 0, 0, 0, 0
       -- ALGORITHMS --
 
@@ -160,7 +165,12 @@ while at <= size do
       else
         wait, delay = waits[i], delays and delays[i] or 0
       end
-      shown[i] = pack('<Bddddd', (wait == 0 and 1 or 0) + (clipped and clipped[i] and 2 or 0), remaining, wait == 0 and delay or wait, reset, consumed, refunded)
+      if told then
+        shown[i], brief = value, true
+      else
+        terse = terse and algorithm ~= BUCKET
+        shown[i] = pack('<Bddddd', (wait == 0 and 1 or 0) + (clipped and clipped[i] and 2 or 0), remaining, wait == 0 and delay or wait, reset, consumed, refunded)
+      end
     end
 
     if status then
@@ -172,7 +182,7 @@ while at <= size do
       elseif asked or not allowed or manner > 1 then
         pass, clipped = SHOW, nil
       else
-        pass = DONE
+        pass = brief and not terse and SHOW or DONE
         for i = 1, n do
           local value = values[i]
           if value then
@@ -193,7 +203,7 @@ while at <= size do
 
   if not answer then
     local body = n == 1 and shown[1] or concat(shown, '', 1, n)
-    answer = (charged and 'A' or allowed and 'a' or 'D') .. clock .. body
+    answer = (charged and (brief and terse and 'T' or 'A') or allowed and 'a' or 'D') .. clock .. body
     if charged and request > 0 then
       local id, note = A[argument + 1]:sub(1, 16), A[argument + 1]:sub(17)
       V[request] = pack('>B', VERSION) .. A[argument] .. id .. clock .. pack('>H', #note) .. note .. body
@@ -227,17 +237,17 @@ end
 -- A value carries its own expiry (µs since the epoch). While that is late
 -- enough the value is changed in place, which keeps the key's.
 for i = 1, refusal and 0 or dirties do
-  local key, reply = dirty[i], nil
-  if expiries[key] then
-    local life = ceil((expiries[key] - now) / 1000)
-    reply = pcall('SET', K[key], V[key], 'PX', string.format('%d', life))
+  local key = dirty[i]
+  local value, expiry = V[key], expiries[key]
+  if expiry then
+    local life = ceil((expiry - now) / 1000)
+    local reply = pcall('SET', K[key], value, 'PX', string.format('%d', life))
+    if reply.err then refusal = reply end
   else
-    reply = pcall('SETRANGE', K[key], '0', V[key])
+    local reply = pcall('SETRANGE', K[key], '0', value)
+    if reply ~= #value then refusal = reply end
   end
-  if type(reply) == 'table' and reply.err then
-    refusal = reply
-    break
-  end
+  if refusal then break end
 end
 if refusal then
   local any = false
