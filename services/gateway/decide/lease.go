@@ -23,9 +23,9 @@ type Holder interface {
 
 // Leases is a Store that takes units of busy counters before they are asked for,
 // and spends them without asking (docs/adr/0072). It spends what was charged, so
-// no more is sold than the store has charged. A lease ends when it is spent, with
-// its time, its window, its rule or its store; what is left of it is given back,
-// once. Questions that a lease does not cover are asked.
+// no more is sold than the store has charged. A lease ends with its time, its
+// window, its rule or its store; what is left of it is given back, once. Questions
+// that no lease covers are asked.
 //
 // It is safe for concurrent use; who spends takes no lock. Close it.
 type Leases struct {
@@ -34,35 +34,45 @@ type Leases struct {
 	now    func() time.Time
 	most   int
 	sold   [1 << 12]meter
-	held   atomic.Pointer[trie.Map[uint64, *lease]] // by the hash of the counter; of two with one hash the first
+	held   atomic.Pointer[trie.Map[uint64, *account]] // by the hash of the counter; of two with one hash the first
 
-	mu     sync.Mutex // of who changes what is held
+	mu     sync.Mutex // of who changes what is held, and who begins work
 	closed bool
 	work   sync.WaitGroup
 
 	taken, spent, returned, lost atomic.Int64
 }
 
-// A lease is units of one counter that were charged beforehand. One whose charge
-// costs nothing is a word that none is to be taken: while one is on its way, and
-// for a while after a refusal.
+// An account is what is held of one counter: up to two leases, so that the next is
+// there before the last is spent. Together they are no more than the rule says.
+type account struct {
+	place  uint64       // hash of the counter
+	charge limit.Charge // of a lease
+	terms  rule.Lease
+
+	older, newer atomic.Pointer[lease] // are spent in this order; nil: none
+	moving       atomic.Bool           // there will be others in a moment
+	paused       atomic.Bool           // none is taken for a while: one was refused
+
+	turn chan struct{} // of one: who takes leases and gives them back
+	gone bool          // it is not held any more; of whose turn it is
+}
+
+// A lease is units that were charged beforehand.
 type lease struct {
-	place     uint64       // hash of the counter
-	charge    limit.Charge // of all its units
-	ttl       time.Duration
+	units     int64
 	holder    Holder
 	taken     time.Time     // when they were charged, by the store's clock
 	asked     time.Time     // a moment before, by this process's
 	until     time.Time     // nothing is spent from then on, by this process's
 	remaining int64         // in the counter, once they were charged
 	reset     time.Duration // of the counter then
-	left      atomic.Int64  // far below 0: it has ended
+	left      atomic.Int64  // ended: it has
 	timer     *time.Timer
 }
 
-// ended is what is left of a lease that has ended. Who takes units at that moment
-// and puts them back does not bring it above 0.
-const ended = math.MinInt64 / 2
+// ended is what is left of a lease that has ended.
+const ended = -1
 
 // Pauses between two attempts to lease one counter, after a refusal: as long as
 // the store says that it takes, within these.
@@ -71,20 +81,21 @@ const (
 	maxLeasePause = time.Second
 )
 
-// closers is how many leases are given back at once when all are.
+// closers is how many accounts are given back at once when all are.
 const closers = 64
 
-// NewLeases returns a Store that asks next and holds most leases at most; 0: it
-// always asks. Holder says who has a counter. Now is this process's clock.
+// NewLeases returns a Store that asks next and holds units of most counters at
+// most; 0: it always asks. Holder says who has a counter. Now is this process's
+// clock.
 func NewLeases(next *Denials, holder func(limit.Identity) Holder, most int, now func() time.Time) *Leases {
 	l := &Leases{Denials: next, holder: holder, most: most, now: now}
-	l.hold(noLeases)
+	l.hold(noAccounts)
 	return l
 }
 
-var noLeases = trie.New[uint64, *lease](func(place uint64) uint64 { return place })
+var noAccounts = trie.New[uint64, *account](func(place uint64) uint64 { return place })
 
-func (l *Leases) hold(m trie.Map[uint64, *lease]) { l.held.Store(&m) }
+func (l *Leases) hold(m trie.Map[uint64, *account]) { l.held.Store(&m) }
 
 // LeaseUnits is what has become of units that were leased.
 type LeaseUnits struct {
@@ -99,7 +110,7 @@ func (l *Leases) Units() LeaseUnits {
 	return LeaseUnits{l.taken.Load(), l.spent.Load(), l.returned.Load(), l.lost.Load()}
 }
 
-// Len is how many counters have a lease, or are not to be leased for a moment.
+// Len is how many counters have a lease, or have been refused one a moment ago.
 func (l *Leases) Len() int { return l.held.Load().Len() }
 
 // Decide is Store's.
@@ -131,7 +142,7 @@ func (in *inquiry) leases() []rule.Lease {
 	for _, r := range in.winners {
 		units := in.units(r)
 		switch {
-		case r.Lease == nil || !cuts(r) || units < 1 || units > r.Lease.Units:
+		case r.Lease == nil || !cuts(r) || units < 1 || units > r.Lease.Batch():
 			return nil
 		case r.Algorithm == rule.SlidingWindowLog && len(in.winners) > 1:
 			// A log gives back only what was charged at the very time that a receipt
@@ -146,94 +157,132 @@ func (in *inquiry) leases() []rule.Lease {
 	return leases
 }
 
-// sells reports whether k is of these terms.
-func (k *lease) sells(c *limit.Charge, terms rule.Lease) bool {
-	return k.charge.Cost == terms.Units && k.ttl == terms.TTL && k.charge.Limit == c.Limit && k.charge.Burst == c.Burst &&
-		k.charge.Counter == c.Counter
+// sells reports whether a is of a counter, and of these terms.
+func (a *account) sells(c *limit.Charge, terms rule.Lease) bool {
+	return a.terms == terms && a.charge.Limit == c.Limit && a.charge.Burst == c.Burst && a.charge.Counter == c.Counter
 }
 
-// take takes units, and returns how many are left.
-func (k *lease) take(units int64) (left int64, ok bool) {
-	for {
-		left = k.left.Load()
-		if left < units {
-			return left, false
-		}
-		if k.left.CompareAndSwap(left, left-units) {
-			return left - units, true
+// leases are those of an account, in the order in which they are spent; nil: none.
+func (a *account) leases() [2]*lease { return [...]*lease{a.older.Load(), a.newer.Load()} }
+
+// left is how many units can be spent.
+func (a *account) left() (sum int64) {
+	for _, k := range a.leases() {
+		if k != nil {
+			sum += max(0, k.left.Load())
 		}
 	}
+	return sum
+}
+
+// A taking is units that were taken of a lease.
+type taking struct {
+	account *account
+	lease   *lease
+	left    int64 // of the lease
+}
+
+// take takes units of one lease.
+func (a *account) take(units int64) (taking, bool) {
+	for _, k := range a.leases() {
+		if k == nil {
+			continue
+		}
+		for left := k.left.Load(); left >= units; left = k.left.Load() {
+			if k.left.CompareAndSwap(left, left-units) {
+				return taking{a, k, left - units}, true
+			}
+		}
+	}
+	return taking{}, false
 }
 
 // spend answers a question from leases of all its counters, or not at all.
-func (l *Leases) spend(asked *limit.Decision) (a limit.Answer, ok bool) {
+func (l *Leases) spend(asked *limit.Decision) (limit.Answer, bool) {
 	held := l.held.Load()
 	if len(asked.Leases) == 0 || held.Len() == 0 {
-		return a, false
+		return limit.Answer{}, false
 	}
-	var few [8]*lease
+	var few [8]taking
 	from := few[:0]
-	a = limit.Answer{Allowed: true, Charged: true}
 	for i := range asked.Charges {
 		c := &asked.Charges[i]
-		k, found := held.Get(hashOf(c.Counter))
-		if !found || !k.sells(c, asked.Leases[i]) {
+		a, found := held.Get(hashOf(c.Counter))
+		if !found || !a.sells(c, asked.Leases[i]) {
 			break
 		}
-		left, enough := k.take(c.Cost)
-		if !enough {
+		t, ok := a.take(c.Cost)
+		if !ok {
 			break
 		}
-		from = append(from, k)
-		if a.Results == nil {
-			a.Results = make([]limit.Result, len(asked.Charges))
-		}
-		a.Results[i] = limit.Result{Passed: true, Remaining: k.remaining + left}
+		from = append(from, t)
 	}
-	if len(from) < len(asked.Charges) || !l.spentBy(&a, from) {
-		l.putBack(asked.Charges, from)
-		return limit.Answer{}, false
+	if len(from) == len(asked.Charges) {
+		if answer, ok := l.answer(from); ok {
+			return answer, true
+		}
+	}
+	l.putBack(asked.Charges, from)
+	return limit.Answer{}, false
+}
+
+// answer is that of a decision which spends what was taken, now, if none of the
+// leases has ended by then.
+func (l *Leases) answer(from []taking) (limit.Answer, bool) {
+	now := l.now() // after the units were taken: they are spent no later than then
+	for i := range from {
+		if k := from[i].lease; !now.Before(k.until) || !k.holder.Lasts() {
+			return limit.Answer{}, false
+		}
+	}
+	a := limit.Answer{Allowed: true, Charged: true, Results: make([]limit.Result, len(from))}
+	for i := range from {
+		t, k := &from[i], from[i].lease
+		passed := now.Sub(k.asked)
+		a.Results[i] = limit.Result{Passed: true, Remaining: k.remaining + t.left, Reset: max(0, k.reset-passed)}
+		if k.taken.After(a.Taken) {
+			a.Taken, a.Now = k.taken, k.taken.Add(passed.Truncate(time.Microsecond))
+		}
+		if reserve := t.account.terms.Reserve(); t.left <= reserve && t.account.left() <= reserve {
+			l.refill(t.account)
+		}
 	}
 	return a, true
 }
 
-// spentBy fills in when a's units were charged, and are spent: now, if the leases
-// that they were taken of have not ended by then.
-func (l *Leases) spentBy(a *limit.Answer, from []*lease) bool {
-	now := l.now()
-	for i, k := range from {
-		if !now.Before(k.until) || !k.holder.Lasts() {
-			return false
-		}
-		passed := now.Sub(k.asked)
-		a.Results[i].Reset = max(0, k.reset-passed)
-		if k.taken.After(a.Taken) {
-			a.Taken, a.Now = k.taken, k.taken.Add(passed.Truncate(time.Microsecond))
+// putBack puts units back that were taken, where they may still be spent. Who has
+// fallen to the reserve does not rise above it: others may have been taken beside.
+func (k *lease) putBack(units, reserve int64) bool {
+	for left := k.left.Load(); left >= 0 && (left > reserve || left+units <= reserve); left = k.left.Load() {
+		if k.left.CompareAndSwap(left, left+units) {
+			return true
 		}
 	}
-	return true
+	return false
 }
 
-// putBack puts back what was taken of leases and is not spent.
-func (l *Leases) putBack(charges []limit.Charge, from []*lease) {
-	for i, k := range from {
-		units := charges[i].Cost
-		if k.left.Add(units) < 0 { // it has ended meanwhile, and counted these as spent
-			l.spent.Add(-units)
-			l.giveBackBehind(k, units)
+// putBack puts back what was taken and is not spent, or gives it back.
+func (l *Leases) putBack(charges []limit.Charge, from []taking) {
+	for i := range from {
+		a, k, units := from[i].account, from[i].lease, charges[i].Cost
+		if k.putBack(units, a.terms.Reserve()) {
+			continue
+		}
+		l.spent.Add(-units) // as which they count when the lease ends
+		if !l.behind(func() { l.giveBack(a, k, units) }) {
+			l.lost.Add(units)
 		}
 	}
 }
 
-// giveBackBehind is giveBack behind the answer, unless all is over.
-func (l *Leases) giveBackBehind(k *lease, units int64) {
+// behind does f behind the answers, unless all is over.
+func (l *Leases) behind(f func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
-		l.lost.Add(units)
-		return
+	if !l.closed {
+		l.work.Go(f)
 	}
-	l.work.Go(func() { l.giveBack(k, units) })
+	return !l.closed
 }
 
 // A meter is what was sold lately of the counters of one hash: since when, in µs
@@ -256,11 +305,11 @@ func (m *meter) add(now time.Time, units int64, ttl time.Duration) int64 {
 	}
 }
 
-// learn takes leases of the counters that the store was asked about, where as
-// much was sold of them within a lease's time as one holds, and where one is
-// nearly spent. It ends those whose rule or store is another by now.
-func (l *Leases) learn(asked *limit.Decision, a *limit.Answer, err error) {
-	if len(asked.Leases) == 0 || l.most == 0 || err != nil || !a.Charged {
+// learn begins to hold counters that the store was asked about, where as much was
+// sold of them within a lease's time as may be held, and ends what is of another
+// rule or store by now.
+func (l *Leases) learn(asked *limit.Decision, answer *limit.Answer, err error) {
+	if len(asked.Leases) == 0 || l.most == 0 || err != nil || !answer.Charged {
 		return
 	}
 	for i := range asked.Charges {
@@ -268,113 +317,160 @@ func (l *Leases) learn(asked *limit.Decision, a *limit.Answer, err error) {
 		place := hashOf(c.Counter)
 		sold := &l.sold[place%uint64(len(l.sold))]
 		busy := sold.add(l.now(), c.Cost, terms.TTL) >= terms.Units
-		k, found := l.held.Load().Get(place)
+		a, found := l.held.Load().Get(place)
 		switch {
 		case !found:
 			if busy {
-				sold.Store(0) // so that one which is not spent is not followed by the next
-				l.renew(nil, l.word(place, c), terms)
+				sold.Store(0) // so that leases which are not spent are not followed by others
+				l.begin(place, c, terms)
 			}
-		case k.charge.Cost == 0 || k.charge.Counter != c.Counter:
-		case !k.sells(c, terms) || !k.holder.Lasts():
-			l.leave(k, l.pause(k, maxLeasePause))
+		case a.charge.Counter != c.Counter:
+		case !a.sells(c, terms) || a.lost():
+			l.move(a, l.end)
 		default:
-			if left := k.left.Load(); left < c.Cost && left <= terms.Units/2 {
-				l.renew(k, l.word(place, c), terms)
+			if left := a.left(); left < c.Cost && left <= terms.Units/2 {
+				l.refill(a)
 			}
 		}
 	}
 }
 
-// word is that no lease of c's counter is to be taken.
-func (l *Leases) word(place uint64, c *limit.Charge) *lease {
-	k := &lease{place: place, charge: *c}
-	k.charge.Cost = 0
-	return k
-}
-
-// pause is a word about k's counter, for a time.
-func (l *Leases) pause(k *lease, wait time.Duration) *lease {
-	p := l.word(k.place, &k.charge)
-	p.until = l.now().Add(min(max(wait, minLeasePause), maxLeasePause))
-	return p
-}
-
-// renew takes a lease instead of old, nil being none. Until it is there coming is
-// in its place.
-func (l *Leases) renew(old, coming *lease, terms rule.Lease) {
-	l.swap(coming.place, old, coming, func() {
-		if old != nil {
-			l.finish(old)
+// lost reports whether another store has the counter by now.
+func (a *account) lost() bool {
+	for _, k := range a.leases() {
+		if k != nil && !k.holder.Lasts() {
+			return true
 		}
-		if k := l.fetch(coming, terms); !l.swap(coming.place, coming, k, nil) {
-			l.finish(k)
+	}
+	return false
+}
+
+// begin holds a counter, if there is room.
+func (l *Leases) begin(place uint64, c *limit.Charge, terms rule.Lease) {
+	a := &account{place: place, charge: *c, terms: terms, turn: make(chan struct{}, 1)}
+	a.charge.Cost = terms.Batch()
+	l.mu.Lock()
+	held := l.held.Load()
+	_, found := held.Get(place)
+	room := !found && !l.closed && held.Len() < l.most
+	if room {
+		edit := held.Edit()
+		edit.Set(place, a)
+		l.hold(edit.Map())
+	}
+	l.mu.Unlock()
+	if room {
+		l.refill(a)
+	}
+}
+
+// move does work on an account behind the answers, unless some is under way.
+func (l *Leases) move(a *account, work func(*account)) {
+	if !a.moving.CompareAndSwap(false, true) {
+		return
+	}
+	l.behind(func() {
+		a.turn <- struct{}{}
+		defer func() { <-a.turn }()
+		defer a.moving.Store(false)
+		if !a.gone {
+			work(a)
 		}
 	})
 }
 
-// leave gives back what is left of a lease, and then holds next; nil is nothing.
-// So no other is taken meanwhile.
-func (l *Leases) leave(k, next *lease) {
-	leaving := l.word(k.place, &k.charge)
-	l.swap(k.place, k, leaving, func() {
-		l.finish(k)
-		l.swap(k.place, leaving, next, nil)
+// refill takes the next lease of an account.
+func (l *Leases) refill(a *account) {
+	if !a.paused.Load() {
+		l.move(a, l.next)
+	}
+}
+
+// next takes a lease. What is left of those before it is given back first, but for
+// what may be held beside it.
+func (l *Leases) next(a *account) {
+	l.finish(a, a.older.Swap(nil))
+	if a.left() > a.terms.Reserve() {
+		l.finish(a, a.newer.Swap(nil))
+	}
+	k, wait := l.fetch(a)
+	if k == nil {
+		a.paused.Store(true)
+		time.AfterFunc(min(max(wait, minLeasePause), maxLeasePause), func() {
+			a.paused.Store(false)
+			l.over(a)
+		})
+		return
+	}
+	a.older.Store(a.newer.Load())
+	a.newer.Store(k)
+	k.timer = time.AfterFunc(k.until.Sub(l.now()), func() { l.over(a) })
+}
+
+// fetch has the store charge a lease and returns it, or how long not to try
+// again. What nobody knows to be charged counts as spent.
+func (l *Leases) fetch(a *account) (*lease, time.Duration) {
+	k := &lease{units: a.charge.Cost, holder: l.holder(a.charge.Counter), asked: l.now()}
+	said, err := l.Denials.Decide(context.Background(), limit.Decision{Charges: []limit.Charge{a.charge}})
+	if err == nil && !said.Allowed && len(said.Results) == 1 {
+		return nil, min(a.terms.TTL, said.Results[0].RetryAfter)
+	}
+	l.taken.Add(k.units)
+	if err != nil || !said.Charged || len(said.Results) != 1 || !k.holder.Lasts() {
+		l.lost.Add(k.units)
+		return nil, maxLeasePause
+	}
+	k.taken, k.remaining, k.reset = said.Now, said.Results[0].Remaining, said.Results[0].Reset
+	k.until = k.asked.Add(a.terms.TTL)
+	if a.charge.Algorithm == rule.FixedWindow || a.charge.Algorithm == rule.SlidingWindowCounter {
+		k.until = k.asked.Add(min(a.terms.TTL, k.reset)) // the window ends later than that: the store was asked before it said how much later
+	}
+	k.left.Store(k.units)
+	return k, 0
+}
+
+// over ends the leases of an account whose time is over, and the account where
+// there are no others.
+func (l *Leases) over(a *account) {
+	l.behind(func() {
+		a.turn <- struct{}{}
+		defer func() { <-a.turn }()
+		now, idle := l.now(), true
+		for _, p := range [...]*atomic.Pointer[lease]{&a.older, &a.newer} {
+			switch k := p.Load(); {
+			case k == nil:
+			case now.Before(k.until):
+				idle = false
+			default:
+				p.Store(nil)
+				l.finish(a, k)
+			}
+		}
+		if idle && !a.paused.Load() {
+			l.end(a)
+		}
 	})
 }
 
-// swap holds next instead of old, nil being none, until next's time is over, and
-// does work behind the answers. It does nothing and returns false where old is
-// not what is held, where there is no room, and when all is over.
-func (l *Leases) swap(place uint64, old, next *lease, work func()) bool {
+// end gives back what is left of an account, and holds it no longer.
+func (l *Leases) end(a *account) {
+	l.finish(a, a.older.Swap(nil))
+	l.finish(a, a.newer.Swap(nil))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	held := l.held.Load()
-	if now, _ := held.Get(place); l.closed || now != old || old == nil && held.Len() >= l.most {
-		return false
+	if !a.gone && !l.closed {
+		edit := l.held.Load().Edit()
+		edit.Delete(a.place)
+		l.hold(edit.Map())
 	}
-	edit := held.Edit()
-	if next == nil {
-		edit.Delete(place)
-	} else {
-		edit.Set(place, next)
-		if !next.until.IsZero() {
-			next.timer = time.AfterFunc(next.until.Sub(l.now()), func() { l.leave(next, nil) })
-		}
-	}
-	l.hold(edit.Map())
-	if work != nil {
-		l.work.Go(work)
-	}
-	return true
+	a.gone = true
 }
 
-// fetch has the store charge a lease of coming's counter and returns it, or the
-// pause until it may be tried again. What nobody knows to be charged counts as
-// spent.
-func (l *Leases) fetch(coming *lease, terms rule.Lease) *lease {
-	k := &lease{place: coming.place, charge: coming.charge, ttl: terms.TTL, holder: l.holder(coming.charge.Counter), asked: l.now()}
-	k.charge.Cost = terms.Units
-	a, err := l.Denials.Decide(context.Background(), limit.Decision{Charges: []limit.Charge{k.charge}})
-	if err == nil && !a.Allowed && len(a.Results) == 1 {
-		return l.pause(coming, min(k.ttl, a.Results[0].RetryAfter))
+// finish ends a lease, nil being none, and gives back what is left of it.
+func (l *Leases) finish(a *account, k *lease) {
+	if k == nil {
+		return
 	}
-	l.taken.Add(terms.Units)
-	if err != nil || !a.Charged || len(a.Results) != 1 || !k.holder.Lasts() {
-		l.lost.Add(terms.Units)
-		return l.pause(coming, maxLeasePause)
-	}
-	k.taken, k.remaining, k.reset = a.Now, a.Results[0].Remaining, a.Results[0].Reset
-	k.until = k.asked.Add(k.ttl)
-	if alg := k.charge.Algorithm; alg == rule.FixedWindow || alg == rule.SlidingWindowCounter {
-		k.until = k.asked.Add(min(k.ttl, k.reset)) // the window ends later than that: the store was asked before it said how much later
-	}
-	k.left.Store(terms.Units)
-	return k
-}
-
-// finish ends a lease, if nobody has, and gives back what is left of it.
-func (l *Leases) finish(k *lease) {
 	left := k.left.Swap(ended)
 	if left < 0 {
 		return
@@ -382,15 +478,15 @@ func (l *Leases) finish(k *lease) {
 	if k.timer != nil {
 		k.timer.Stop()
 	}
-	l.spent.Add(k.charge.Cost - left)
-	l.giveBack(k, left)
+	l.spent.Add(k.units - left)
+	l.giveBack(a, k, left)
 }
 
-func (l *Leases) giveBack(k *lease, units int64) {
+func (l *Leases) giveBack(a *account, k *lease, units int64) {
 	if units == 0 {
 		return
 	}
-	c := k.charge
+	c := a.charge
 	c.Cost = units
 	given, err := k.holder.GiveBack(context.Background(), c, k.taken)
 	if err != nil {
@@ -401,21 +497,21 @@ func (l *Leases) giveBack(k *lease, units int64) {
 	l.Forget(c.Counter.Tenant)
 }
 
-// Close ends all leases and gives back what is left of them. Nothing is leased
-// from then on.
+// Close gives back what is left of all leases. Nothing is leased from then on.
 func (l *Leases) Close() error {
 	l.mu.Lock()
 	l.closed = true
 	held := l.held.Load()
-	l.hold(noLeases)
+	l.hold(noAccounts)
 	l.mu.Unlock()
 	l.work.Wait()
 	var giving sync.WaitGroup
 	places := make(chan struct{}, closers)
-	for _, k := range held.All() {
+	for _, a := range held.All() {
 		places <- struct{}{}
 		giving.Go(func() {
-			l.finish(k)
+			a.turn <- struct{}{}
+			l.end(a)
 			<-places
 		})
 	}

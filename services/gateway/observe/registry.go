@@ -69,7 +69,7 @@ func Leased(r prometheus.Registerer, l *decide.Leases) error {
 	} {
 		reg.add(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name:        "penstock_gateway_lease_units_total",
-			Help:        "Units taken of counters beforehand, and what became of them when their lease ended: spent, returned to the counter, or lost to it (nobody knows that they could be returned).",
+			Help:        "Units taken of counters beforehand, and what became of them when their lease ended: spent, returned to the counter, or lost: not counted there any more, paid back by time, or nobody knows.",
 			ConstLabels: prometheus.Labels{"what": what},
 		}, func() float64 { return float64(units(l.Units())) }))
 	}

@@ -145,12 +145,18 @@ type Thresholds struct {
 	Left    []int64 // units left, descending
 }
 
-// A Lease is what a gateway may take of a busy counter at once, and spend by
-// itself (docs/adr/0072).
+// A Lease is what a gateway may hold of a busy counter, and spend by itself
+// (docs/adr/0072).
 type Lease struct {
-	Units int64         // at a time, 1 to the rule's capacity
+	Units int64         // at any time, 1 to the rule's capacity
 	TTL   time.Duration // from being charged to being spent at most, whole microseconds up to MaxLease and the window
 }
+
+// Reserve is at how many units of those that are held the others are taken again.
+func (l Lease) Reserve() int64 { return l.Units / 4 }
+
+// Batch is how many units are taken at once: together with the reserve, all.
+func (l Lease) Batch() int64 { return l.Units - l.Reserve() }
 
 // A Rule is one limit. Defaults are filled in; the zero Rule is invalid.
 type Rule struct {

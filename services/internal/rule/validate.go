@@ -365,8 +365,8 @@ func (r *Rule) validateLease(f *Faults) {
 	switch most := r.Capacity(); {
 	case l.Units > most && l.Units <= MaxCapacity:
 		f.Add("lease.units", "is %d, and at most %d pass at once", l.Units, most)
-	case r.Cost != nil && *r.Cost > l.Units:
-		f.Add("lease.units", "is %d, and each request costs %d", l.Units, *r.Cost)
+	case r.Cost != nil && *r.Cost > l.Batch():
+		f.Add("lease.units", "is %d, of which %d are taken at once, and each request costs %d", l.Units, l.Batch(), *r.Cost)
 	}
 	switch {
 	case l.TTL < time.Microsecond || l.TTL > MaxLease:

@@ -120,7 +120,7 @@ func TestValidateAccepts(t *testing.T) {
 		{"the longest lease", leased(1, time.Hour, func(r *rule.Rule) { r.Window = 2 * time.Hour })},
 		{"the largest lease", leased(1_000_000_000, time.Second, func(r *rule.Rule) { r.Burst = 1_000_000_000 })},
 		{"a lease in shadow", leased(1, time.Second, func(r *rule.Rule) { r.Mode = rule.Shadow })},
-		{"a lease of one request", leased(5, time.Second, func(r *rule.Rule) { r.Cost = units(5) })},
+		{"a lease of one request", leased(6, time.Second, func(r *rule.Rule) { r.Cost = units(5) })},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -186,7 +186,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"a lease above 10^9", leased(1_000_000_001, time.Second, nil), "lease.units", "1000000000"},
 		{"a lease above the burst", leased(11, time.Second, nil), "lease.units", "at most 10"},
 		{"a lease above the limit", leased(31, time.Second, func(r *rule.Rule) { r.Algorithm, r.Burst = rule.FixedWindow, 0 }), "lease.units", "at most 30"},
-		{"a lease below the cost", leased(4, time.Second, func(r *rule.Rule) { r.Cost = units(5) }), "lease.units", "costs 5"},
+		{"a lease below the cost", leased(5, time.Second, func(r *rule.Rule) { r.Cost = units(5) }), "lease.units", "costs 5"},
 		{"a lease of no time", leased(1, 0, nil), "lease.ttl", "1µs"},
 		{"a lease of more than an hour", leased(1, time.Hour+time.Microsecond, func(r *rule.Rule) { r.Window = 2 * time.Hour }), "lease.ttl", "1h0m0s"},
 		{"a lease of nanoseconds", leased(1, time.Second+1, nil), "lease.ttl", "whole microseconds"},

@@ -61,7 +61,7 @@ type Period struct {
 	Anchor    *string `json:"anchor,omitzero"` // RFC 3339; absent: the tenant's
 }
 
-// A Lease is what a gateway may take of a rate at once, and spend by itself.
+// A Lease is what a gateway may hold of a rate, and spend by itself.
 type Lease struct {
 	Units *int64  `json:"units,omitzero"`
 	TTL   *string `json:"ttl,omitzero"`
