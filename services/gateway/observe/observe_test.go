@@ -394,3 +394,71 @@ func TestRepeated(t *testing.T) {
 		}
 	}
 }
+
+// A lending is a store that grants what is asked, but not when it is down, and
+// who has its counters.
+type lending struct {
+	decide.Store
+	down bool
+}
+
+func (l *lending) Decide(_ context.Context, asked limit.Decision) (limit.Answer, error) {
+	if l.down {
+		return limit.Answer{}, errors.New("down")
+	}
+	return limit.Decide(limit.NewState(), time.Now(), asked)
+}
+
+func (l *lending) Lasts() bool { return true }
+
+func (l *lending) GiveBack(_ context.Context, c limit.Charge, _ time.Time) (int64, error) {
+	return c.Cost - 1, nil // one has come back by itself
+}
+
+// TestLeased guarantees what of leases is counted, and under which names.
+func TestLeased(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &lending{}
+		leases := decide.NewLeases(decide.NewDenials(store, 0, time.Now), func(limit.Identity) decide.Holder { return store }, 10, time.Now)
+		registry := prometheus.NewRegistry()
+		if err := observe.Leased(registry, leases); err != nil {
+			t.Fatal(err)
+		}
+		told := func(want ...float64) {
+			t.Helper()
+			synctest.Wait()
+			now := page(registry)
+			got := []float64{reads(t, now, "penstock_gateway_leases")}
+			for _, what := range []string{"taken", "spent", "returned", "lost"} {
+				got = append(got, reads(t, now, fmt.Sprintf("penstock_gateway_lease_units_total{what=%q}", what)))
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("leases and units taken, spent, returned and lost: %v, want %v", got, want)
+			}
+		}
+		ask := func(units int64) {
+			t.Helper()
+			_, err := leases.Decide(t.Context(), limit.Decision{
+				Charges: []limit.Charge{{
+					Algorithm: rule.FixedWindow, Counter: limit.Identity{Tenant: "acme"}, Limit: 1000, Window: time.Hour, Cost: units,
+				}},
+				Leases: []rule.Lease{{Units: 100, TTL: time.Second}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		told(0, 0, 0, 0, 0)
+		ask(75)
+		ask(25) // as many as a lease: three quarters of them are taken
+		told(1, 75, 0, 0, 0)
+		ask(40)
+		told(1, 75, 0, 0, 0)
+		store.down = true
+		ask(20) // and another three quarters are asked for in vain
+		told(1, 150, 0, 0, 75)
+		time.Sleep(3 * time.Second)
+		told(0, 150, 60, 14, 76)
+	})
+}
