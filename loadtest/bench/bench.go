@@ -114,6 +114,9 @@ func (b *bench) measure(ctx context.Context, c *contender, t turn, o Options) (s
 		if fault, err := c.awaitEvents(ctx, before, r.Answered()*int64(c.weight)); fault != "" || err != nil {
 			return s, []string{fault}, err
 		}
+		if fault, err := c.awaitLeases(ctx); fault != "" || err != nil {
+			return s, []string{fault}, err
+		}
 	}
 	if freezes {
 		if err := await(ctx, c.decider(b)); err != nil {

@@ -167,20 +167,34 @@ func TestCharges(t *testing.T) {
 	}
 }
 
-// TestAwaitEvents guarantees that a run goes on once Kafka has as many events as
-// there were decisions.
-func TestAwaitEvents(t *testing.T) {
-	t.Parallel()
-	var asked atomic.Int64
+// telling is a contender that tells values of series, by how often it was asked.
+func telling(t *testing.T, value func(series string, asked int64) int64) (c *contender, asked *atomic.Int64) {
+	t.Helper()
+	asked = &atomic.Int64{}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		n := asked.Add(1)
-		_, _ = fmt.Fprintf(w, "%s %d\n%s %d\n", recordedMetric, 100+min(n, 5), acknowledgedMetric, 90+min(n, 20))
+		series := []string{recordedMetric, acknowledgedMetric, leasesMetric}
+		for _, what := range []string{"taken", "spent", "returned", "lost"} {
+			series = append(series, fmt.Sprintf(unitsMetric, what))
+		}
+		for _, name := range series {
+			_, _ = fmt.Fprintf(w, "%s %d\n", name, value(name, n))
+		}
 		for _, name := range []string{pausesMetric, schedMetric} {
 			_, _ = fmt.Fprintf(w, "%s_bucket{le=\"+Inf\"} %d\n", name, n)
 		}
 	}))
-	defer srv.Close()
-	c := &contender{admin: srv.URL}
+	t.Cleanup(srv.Close)
+	return &contender{admin: srv.URL}, asked
+}
+
+// TestAwaitEvents guarantees that a run goes on once Kafka has as many events as
+// there were decisions.
+func TestAwaitEvents(t *testing.T) {
+	t.Parallel()
+	c, asked := telling(t, func(series string, n int64) int64 {
+		return map[string]int64{recordedMetric: 100 + min(n, 5), acknowledgedMetric: 90 + min(n, 20)}[series]
+	})
 	fault, err := c.awaitEvents(t.Context(), &told{recorded: 100, acknowledged: 95}, 5)
 	if fault != "" || err != nil || asked.Load() != 10 {
 		t.Errorf("%q, %v after %d looks, want 10", fault, err, asked.Load())
@@ -189,6 +203,27 @@ func TestAwaitEvents(t *testing.T) {
 	cancel()
 	if fault, err := c.awaitEvents(ctx, &told{recorded: 100}, 6); fault == "" && err == nil {
 		t.Error("a decision without an event is no fault")
+	}
+}
+
+// TestAwaitLeases guarantees that units are counted only when a gateway holds none,
+// and all that it held were spent, have gone back or are known to be lost.
+func TestAwaitLeases(t *testing.T) {
+	t.Parallel()
+	c, asked := telling(t, func(series string, n int64) int64 {
+		return map[string]int64{
+			leasesMetric: max(0, 3-n), fmt.Sprintf(unitsMetric, "taken"): 100, fmt.Sprintf(unitsMetric, "spent"): 60,
+			fmt.Sprintf(unitsMetric, "returned"): min(30, 5*n), fmt.Sprintf(unitsMetric, "lost"): 10,
+		}[series]
+	})
+	if fault, err := c.awaitLeases(t.Context()); fault != "" || err != nil || asked.Load() != 6 {
+		t.Errorf("%q, %v after %d looks, want 6", fault, err, asked.Load())
+	}
+	asked.Store(0)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if fault, err := c.awaitLeases(ctx); fault == "" && err == nil {
+		t.Error("units that are held are no fault")
 	}
 }
 

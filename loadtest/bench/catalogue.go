@@ -33,7 +33,9 @@ func rules() map[string][]object {
 		},
 		"bench-denied": {rate("open", 1, day, 1, "tenant", "user")},
 		"bench-hot":    {rate("open", 100, time.Hour, 1000*burst, "tenant", "user")},
+		"bench-leased": {rate("open", 100, time.Hour, 1000*burst, "tenant", "user")},
 	}
+	all["bench-leased"][0]["lease"] = object{"units": 100, "ttl": "1s"}
 	for _, service := range frozenServices {
 		mode := strings.TrimPrefix(service, "bench-")
 		all[service] = []object{rate(mode, 1_000_000, time.Second, 1000*burst, "tenant", "user")}

@@ -51,13 +51,15 @@ func Scenarios() []Scenario {
 	overHTTP.HTTP, overHTTP.Conns = true, 64
 	hot := closed("grpc_hot_64", "bench-hot", 1, 64, naive)
 	hot.Keys = 100
+	leased := hot
+	leased.Name, leased.Service = "grpc_hot_leased_64", "bench-leased"
 	frozen := closed("frozen", frozenServices[0], 1, 64, oursCalm)
 	frozen.Frozen = true
 	return []Scenario{
 		closed("grpc_1rule_64", "bench-1", 1, 64, oursGRPC, envoy, naive, empty, raw, pipelined),
 		closed("grpc_6rules_64", "bench-6", 6, 64, envoy, naive, raw),
 		closed("grpc_1rule_256", "bench-1", 1, 256, envoy, naive),
-		denied, overHTTP, open("open_1000", 1000), open("open_5000", 5000), hot, frozen,
+		denied, overHTTP, open("open_1000", 1000), open("open_5000", 5000), hot, leased, frozen,
 	}
 }
 
