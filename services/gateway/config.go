@@ -33,7 +33,7 @@ type config struct {
 	broker      kafka.Knobs
 	redisURL    conf.Secret   // may hold a password
 	redisBudget time.Duration // what a client waits at most because of us
-	denyCache   int           // 700 bytes each, and 450 for each further limit
+	denyCache   int           // 720 bytes each, and 430 more for each limit of several
 	leases      int           // about a kilobyte each
 	cluster     bool          // said and not found out: a start must not wait for Redis
 	adopt       bool          // only where there is no checkpointer: what a store lost is sold again

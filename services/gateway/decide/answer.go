@@ -18,7 +18,8 @@ func (in *inquiry) passed() Decision {
 		ShadowBlocked: in.trying != nil,
 	}
 	for _, r := range in.unlimited {
-		l := terms(r, period.Span{})
+		var l Limit
+		l.terms(r, period.Span{})
 		d.Limits = append(d.Limits, *l.unlimited())
 	}
 	return d
@@ -130,24 +131,22 @@ func (in *inquiry) limits(results []limit.Result) []Limit {
 		list = make([]Limit, len(in.winners))
 	}
 	for i, r := range in.winners {
-		list[i] = terms(r, in.asked.Charges[i].Span)
+		list[i].terms(r, in.asked.Charges[i].Span)
 		list[i].Limit = in.asked.Charges[i].Limit
 		list[i].said(&results[i])
 	}
 	return list
 }
 
-// terms is the part of a Limit that the rule and its period give.
-func terms(r *rule.Rule, span period.Span) Limit {
-	l := Limit{
-		RuleID: r.ID, Kind: r.Kind, Algorithm: r.Algorithm, Meter: r.Meter, Mode: r.Mode, Soft: r.Soft,
-		Limit: r.Limit, Window: r.Window,
-	}
+// terms makes l the part of a Limit that the rule and its period give.
+func (l *Limit) terms(r *rule.Rule, span period.Span) {
+	*l = Limit{}
+	l.RuleID, l.Kind, l.Algorithm, l.Meter, l.Mode, l.Soft = r.ID, r.Kind, r.Algorithm, r.Meter, r.Mode, r.Soft
+	l.Limit, l.Window = r.Limit, r.Window
 	if r.Period != nil {
 		l.PeriodStart, l.PeriodEnd = span.Start, span.End
 		l.Window = span.End.Sub(span.Start)
 	}
-	return l
 }
 
 // said adds the part that the store gave.

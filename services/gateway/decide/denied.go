@@ -2,6 +2,7 @@ package decide
 
 import (
 	"context"
+	"hash/maphash"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -23,11 +24,11 @@ const maxDenied = time.Second
 // The other limits of a repeated answer are as they were, their resets nearer.
 //
 // It is safe for concurrent use, without locks. It holds so many denials at
-// most; of two that share a place the newer one is kept.
+// most; of those that share a few places the last to end are kept.
 type Denials struct {
 	Store
 	now     func() time.Time
-	places  []atomic.Pointer[denial]
+	places  []place
 	tenants [1 << 12]hint
 	hits    atomic.Uint64 // apart from what everybody reads
 }
@@ -39,19 +40,32 @@ type hint struct {
 	corrections atomic.Uint64
 }
 
-// A denial is immutable.
+// A place holds a denial. Its hash is that of the question, or of one before it:
+// whoever looks for another need not look at the denial, which is in no cache.
+type place struct {
+	hash   atomic.Uint64
+	denial atomic.Pointer[denial]
+}
+
+// ways is how many places share the denials of so many hashes.
+const ways = 4
+
+// A denial is immutable, and in one piece where it is of one charge.
 type denial struct {
-	charges     []limit.Charge
-	answer      limit.Answer
 	at          time.Time // when the answer was there
 	until       time.Time // as if the store had said so the moment it was asked
 	corrections uint64    // before it was asked
+	charges     []limit.Charge
+	answer      limit.Answer
+
+	charge [1]limit.Charge
+	result [1]limit.Result
 }
 
 // NewDenials returns a Store that asks next and holds size denials at most; 0:
 // it always asks. Now is this process's clock.
 func NewDenials(next Store, size int, now func() time.Time) *Denials {
-	return &Denials{Store: next, now: now, places: make([]atomic.Pointer[denial], size)}
+	return &Denials{Store: next, now: now, places: make([]place, size)}
 }
 
 // Hits is how many questions were answered without the store.
@@ -140,7 +154,7 @@ func (d *Denials) Correct(ctx context.Context, c limit.Correction) (limit.Correc
 func (d *Denials) Forget(tenant string) { d.hintOf(tenant).corrections.Add(1) }
 
 func (d *Denials) hintOf(tenant string) *hint {
-	return &d.tenants[hashOf(tenant)%uint64(len(d.tenants))]
+	return &d.tenants[maphash.String(seed, tenant)%uint64(len(d.tenants))]
 }
 
 // ask begins a question.
@@ -158,13 +172,30 @@ func (d *Denials) ask(asked *limit.Decision) question {
 	return q
 }
 
-// place is where the denial of a question is.
-func (d *Denials) place(asked *limit.Decision) *atomic.Pointer[denial] {
+// hashOfAsked is of what tells questions apart. Those that differ only in what it
+// leaves out share places.
+func hashOfAsked(asked *limit.Decision) uint64 {
 	h := uint64(len(asked.Charges))
 	for i := range asked.Charges {
-		h = h*31 + hashOf(asked.Charges[i])
+		c := &asked.Charges[i]
+		id := &c.Counter
+		h = mix(mix(h, uint64(c.Cost)), uint64(c.Limit)^uint64(c.Window)^uint64(id.Subject)<<48)
+		for _, s := range [...]string{id.Tenant, id.Application, id.User, id.APIKey, id.Address, id.Meter} {
+			if s != "" {
+				h = mix(h, maphash.String(seed, s))
+			}
+		}
 	}
-	return &d.places[h%uint64(len(d.places))]
+	return h
+}
+
+// shared are the places where the denial of a question may be.
+func (d *Denials) shared(hash uint64) []place {
+	if len(d.places) < ways {
+		return d.places
+	}
+	first := hash % uint64(len(d.places)/ways) * ways
+	return d.places[first : first+ways]
 }
 
 // recall is the answer to a question that was refused.
@@ -175,12 +206,24 @@ func (d *Denials) recall(q *question, asked *limit.Decision) (limit.Answer, bool
 	if q.at.UnixNano() >= q.hint.until.Load() {
 		return limit.Answer{}, false
 	}
-	known := d.place(asked).Load()
-	if known == nil || known.corrections != q.corrections || !q.at.Before(known.until) || q.at.Before(known.at) || !slices.Equal(known.charges, asked.Charges) {
-		return limit.Answer{}, false
+	hash := hashOfAsked(asked)
+	shared := d.shared(hash)
+	for i := range shared {
+		p := &shared[i]
+		if p.hash.Load() != hash {
+			continue
+		}
+		if known := p.denial.Load(); known != nil && known.holds(q) && slices.Equal(known.charges, asked.Charges) {
+			d.hits.Add(1)
+			return known.after(q.at.Sub(known.at).Truncate(time.Microsecond)), true
+		}
 	}
-	d.hits.Add(1)
-	return known.after(q.at.Sub(known.at).Truncate(time.Microsecond)), true
+	return limit.Answer{}, false
+}
+
+// holds reports whether k, if it is of the same charges, is q's answer.
+func (k *denial) holds(q *question) bool {
+	return k.corrections == q.corrections && q.at.Before(k.until) && !q.at.Before(k.at)
 }
 
 // after is the answer as it is so much later.
@@ -207,15 +250,43 @@ func (d *Denials) keep(q *question, asked *limit.Decision, a *limit.Answer, err 
 	if wait <= 0 {
 		return
 	}
-	k := &denial{charges: slices.Clone(asked.Charges), answer: *a, at: d.now(), until: q.at.Add(wait), corrections: q.corrections}
-	k.answer.Results = slices.Clone(a.Results) // which lie among those of others
-	d.place(asked).Store(k)
+	k := &denial{answer: *a, at: d.now(), until: q.at.Add(wait), corrections: q.corrections}
+	k.charges = append(k.charge[:0], asked.Charges...) // which lie among those of others
+	k.answer.Results = append(k.result[:0], a.Results...)
+	d.put(k, hashOfAsked(asked))
 	for end := k.until.UnixNano(); ; {
 		last := q.hint.until.Load()
 		if last >= end || q.hint.until.CompareAndSwap(last, end) {
 			return
 		}
 	}
+}
+
+// put puts k where the same question was denied, else where nothing is, or what
+// ends first.
+func (d *Denials) put(k *denial, hash uint64) {
+	shared := d.shared(hash)
+	best := &shared[0]
+	for i := range shared {
+		p := &shared[i]
+		if p.hash.Load() == hash {
+			best = p
+			break
+		}
+		if p.endsAt().Before(best.endsAt()) {
+			best = p
+		}
+	}
+	best.denial.Store(k)
+	best.hash.Store(hash)
+}
+
+// endsAt is when a place's denial ends; zero: it has none.
+func (p *place) endsAt() time.Time {
+	if k := p.denial.Load(); k != nil {
+		return k.until
+	}
+	return time.Time{}
 }
 
 // refusedFor is how long an answer is to be repeated; 0 is not at all.

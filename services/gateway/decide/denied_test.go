@@ -473,6 +473,30 @@ func TestNoDenials(t *testing.T) {
 	d.refused(acme, 1)
 }
 
+// TestDenialsSharePlaces guarantees that as many denials are held as there are
+// places, where they share them, and that the first to end makes room.
+func TestDenialsSharePlaces(t *testing.T) {
+	t.Parallel()
+	d := newDenier(t, rate("burst", rule.Tenant, 1))
+	d.Service = decide.NewService(d.book, decide.NewDenials(d.store, 4, func() time.Time { return d.now }), func() time.Time { return d.now }, decide.NewID, decide.Options{})
+	query := func(i int) decide.Query { return decide.Query{Tenant: fmt.Sprint("t", i)} }
+	for i := range 5 {
+		d.ask(query(i))
+	}
+	for i := range 4 {
+		d.refused(query(i), 1)
+		d.at(d.now.Add(time.Millisecond))
+	}
+	for i := range 4 {
+		d.refused(query(i), 0)
+	}
+	d.refused(query(4), 1)
+	for i := 1; i < 5; i++ {
+		d.refused(query(i), 0)
+	}
+	d.refused(query(0), 1)
+}
+
 // TestManyDenials guarantees that denials may be asked for, made and ended by many
 // at once, and that no more are held than there are places.
 func TestManyDenials(t *testing.T) {

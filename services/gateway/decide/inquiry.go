@@ -2,6 +2,7 @@ package decide
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"penstock.dev/services/internal/limit"
@@ -138,31 +139,32 @@ func (in *inquiry) question(at time.Time) limit.Decision {
 	if in.asked.Charges == nil {
 		in.asked.Charges = make([]limit.Charge, len(in.winners))
 	}
-	address := network(in.request.Address)
+	var address string
+	if in.remembers() || slices.ContainsFunc(in.winners, func(r *rule.Rule) bool { return r.Subject.Has(rule.IP) }) {
+		address = network(in.request.Address)
+	}
 	for i, r := range in.winners {
 		c := &in.asked.Charges[i]
-		*c = limit.Charge{
-			Algorithm: r.Algorithm, Cost: in.units(r), Soft: r.Soft,
-			Limit: in.limitOf(r), Window: r.Window, Burst: r.Burst, MaxDelay: r.MaxDelay,
-			Counter: limit.Identity{
-				Shadow: r.Mode == rule.Shadow, Kind: r.Kind, Subject: r.Subject,
-				Tenant: in.request.Tenant, Application: in.request.Application,
-				User: in.request.User, APIKey: in.request.APIKey, Address: address,
-				Meter: r.Meter, Algorithm: r.Algorithm, Window: r.Window,
-			},
-		}
+		*c = limit.Charge{} // what follows is not copied
+		c.Algorithm, c.Cost, c.Soft = r.Algorithm, in.units(r), r.Soft
+		c.Limit, c.Window, c.Burst, c.MaxDelay = in.limitOf(r), r.Window, r.Burst, r.MaxDelay
+		id := &c.Counter
+		id.Shadow, id.Kind, id.Subject = r.Mode == rule.Shadow, r.Kind, r.Subject
+		id.Tenant, id.Application = in.request.Tenant, in.request.Application
+		id.User, id.APIKey, id.Address = in.request.User, in.request.APIKey, address
+		id.Meter, id.Algorithm, id.Window = r.Meter, r.Algorithm, r.Window
 		if scope := r.Scope(); scope != rule.Global {
-			c.Counter.Service = in.request.Service
+			id.Service = in.request.Service
 			if scope == rule.Endpoint {
-				c.Counter.Endpoint = in.request.Endpoint
+				id.Endpoint = in.request.Endpoint
 			}
 		}
 		if r.Period != nil {
 			running := in.tenant.running(r, at)
 			c.Span = running.Span
-			c.Counter.Unit, c.Counter.Count, c.Counter.Start = running.Unit, running.Count, running.Start
+			id.Unit, id.Count, id.Start = running.Unit, running.Count, running.Start
 		}
-		c.Counter = c.Counter.Canonical()
+		id.Reduce()
 	}
 	in.asked.Leases = in.leases()
 	if in.remembers() {

@@ -150,6 +150,9 @@ func (m *fields) next() bool {
 	if len(m.bytes) == 0 || m.err != nil {
 		return false
 	}
+	if m.short() {
+		return true
+	}
 	tag, kind, n := protowire.ConsumeTag(m.bytes)
 	if n < 0 {
 		return m.fail(n)
@@ -176,6 +179,18 @@ func (m *fields) next() bool {
 		return m.fail(n)
 	}
 	m.skip(n)
+	return true
+}
+
+// short is next for most: a field of bytes whose tag and length are a byte each.
+func (m *fields) short() bool {
+	b := m.bytes
+	if len(b) < 2 || b[0]&0x87 != byte(protowire.BytesType) || b[0] < 1<<3 || b[1] >= 0x80 || len(b)-2 < int(b[1]) {
+		return false
+	}
+	end := 2 + int(b[1])
+	m.tag, m.kind, m.raw, m.value = protowire.Number(b[0]>>3), protowire.BytesType, b[2:end], m.text[2:end]
+	m.skip(end)
 	return true
 }
 

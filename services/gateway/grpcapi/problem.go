@@ -3,6 +3,7 @@ package grpcapi
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 
 	"penstock.dev/services/gateway/ask"
 	"penstock.dev/services/gateway/tell"
@@ -22,7 +23,7 @@ func appendProblem(b []byte, o *ask.Outcome) []byte {
 		n := tell.Deny(o.Decision)
 		title, status, detail, code, violated = n.Title, o.Decision.Status, n.Detail, string(o.Decision.Code), n.Violated
 	}
-	b = appendJSON(append(b, `{"type":`...), "https://penstock.dev/problems/"+code)
+	b = append(append(append(b, `{"type":"https://penstock.dev/problems/`...), code...), '"') // codes need no escapes
 	b = appendJSON(append(b, `,"title":`...), title)
 	b = strconv.AppendInt(append(b, `,"status":`...), int64(status), 10)
 	b = appendJSON(append(b, `,"detail":`...), detail)
@@ -52,11 +53,20 @@ func appendComma(b []byte, i int) []byte {
 	return b
 }
 
+// plain are the bytes that stand for themselves in JSON, also where that is in
+// HTML.
+var plain = func() (is [256]bool) {
+	for c := byte(' '); c <= '~'; c++ {
+		is[c] = !strings.ContainsRune(`"\<>&`, rune(c))
+	}
+	return is
+}()
+
 // appendJSON appends a text as encoding/json does, which is asked about all that
 // it may escape.
 func appendJSON(b []byte, s string) []byte {
 	for i := 0; i < len(s); i++ {
-		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+		if !plain[s[i]] {
 			text, err := json.Marshal(s)
 			if err != nil { // texts always marshal
 				return append(b, `""`...)

@@ -1,9 +1,7 @@
 package tell
 
 import (
-	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"penstock.dev/services/gateway/decide"
@@ -58,10 +56,10 @@ func Deny(d *decide.Decision) Denial {
 
 // appendDetail appends all but the wait.
 func appendDetail(b []byte, d *decide.Decision) []byte {
-	var l decide.Limit
+	l := &decide.Limit{}
 	for i := range d.Limits {
 		if d.Limits[i].RuleID == d.RuleID {
-			l = d.Limits[i]
+			l = &d.Limits[i]
 		}
 	}
 	begin := b
@@ -69,11 +67,12 @@ func appendDetail(b []byte, d *decide.Decision) []byte {
 	switch d.Code {
 	case decide.RateLimited:
 		if d.Degraded { // which has no numbers
-			return fmt.Appendf(b, ": this gateway's share of its limit is used up, while the counter store does not answer (its %s)", knobs(d.Refusing(), "on_failure"))
+			b = append(b, ": this gateway's share of its limit is used up, while the counter store does not answer (its "...)
+			return append(appendKnobs(b, d.Refusing(), "on_failure"), ')')
 		}
 		b = append(strconv.AppendInt(append(b, ": "...), l.Limit, 10), " units per "...)
 		b = append(append(b, l.Window.String()...), " are used up (its "...)
-		return append(append(b, knobs(d.Refusing())...), ')')
+		return append(appendKnobs(b, d.Refusing()), ')')
 	case decide.QuotaExceeded:
 		b = strconv.AppendInt(append(b, ": "...), max(0, l.Consumed-l.Refunded), 10)
 		b = strconv.AppendInt(append(b, " of "...), l.Limit, 10)
@@ -82,13 +81,14 @@ func appendDetail(b []byte, d *decide.Decision) []byte {
 	case decide.WalletEmpty:
 		b = append(append(append(b, ": the wallet of "...), l.Meter...), " has a balance of "...)
 		b = append(strconv.AppendInt(b, l.Balance, 10), " units"...)
-		if Endless(&l) {
+		if Endless(l) {
 			return append(b, ", and no wait helps (its top-ups)"...)
 		}
 		b = l.PeriodEnd.UTC().AppendFormat(append(b, " in the period that ends "...), time.RFC3339)
 		return append(b, " (its limit and period)"...)
 	case decide.CostExceedsLimit:
-		return fmt.Appendf(b, ": the cost is above what can ever pass at once (%s)", costKnobs(d.Refusing()))
+		b = append(b, ": the cost is above what can ever pass at once (its "...)
+		return append(appendCostKnobs(b, d.Refusing()), ')')
 	case decide.UnknownKey:
 		return append(begin, UnknownKey...)
 	case decide.BlockedByRule:
@@ -100,35 +100,41 @@ func appendDetail(b []byte, d *decide.Decision) []byte {
 	}
 }
 
-// knobs lists the fields of a rate that say when it refuses, and some more.
-func knobs(r *rule.Rule, more ...string) string {
-	fields := []string{"limit", "window"}
+// appendKnobs lists the fields of a rate that say when it refuses, and some more.
+func appendKnobs(b []byte, r *rule.Rule, more ...string) []byte {
+	fields := append(make([]string, 0, 8), "limit", "window")
 	if r != nil && r.Algorithm.Bucket() {
 		fields = append(fields, "burst")
 	}
 	if r != nil && r.MaxDelay > 0 {
 		fields = append(fields, "max_delay")
 	}
-	return list(append(fields, more...))
+	return appendWords(b, append(fields, more...))
 }
 
-// costKnobs lists what says whether a cost can ever pass a rule.
-func costKnobs(r *rule.Rule) string {
-	fields := []string{"limit"}
+// appendCostKnobs lists what says whether a cost can ever pass a rule.
+func appendCostKnobs(b []byte, r *rule.Rule) []byte {
+	fields := append(make([]string, 0, 8), "limit")
 	if r != nil && r.Kind == rule.Rate && r.Algorithm.Bucket() {
 		fields = append(fields, "burst")
 	}
 	if r != nil && r.Cost != nil {
-		return "its " + list(append(fields, "cost"))
+		return appendWords(b, append(fields, "cost"))
 	}
-	return "its " + list(fields) + ", and the endpoint's cost"
+	return append(appendWords(b, fields), ", and the endpoint's cost"...)
 }
 
-// list is words as a sentence lists them.
-func list(words []string) string {
-	last := len(words) - 1
-	if last == 0 {
-		return words[0]
+// appendWords lists words as a sentence does.
+func appendWords(b []byte, words []string) []byte {
+	for i, word := range words {
+		switch i {
+		case 0:
+		case len(words) - 1:
+			b = append(b, " and "...)
+		default:
+			b = append(b, ", "...)
+		}
+		b = append(b, word...)
 	}
-	return strings.Join(words[:last], ", ") + " and " + words[last]
+	return b
 }

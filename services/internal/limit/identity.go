@@ -14,38 +14,36 @@ const owned = rule.Tenant | rule.Application | rule.User | rule.APIKey
 // period of a rate. Two identities name one counter exactly when their
 // canonical forms are equal.
 func (id Identity) Canonical() Identity {
-	c := Identity{
-		Shadow: id.Shadow, Kind: id.Kind, Subject: id.Subject,
-		Meter: id.Meter, Service: id.Service, Endpoint: id.Endpoint,
+	id.Reduce()
+	return id
+}
+
+// Reduce makes id its canonical form.
+func (id *Identity) Reduce() {
+	if id.Subject&owned == 0 {
+		id.Tenant = ""
 	}
-	if id.Subject&owned != 0 {
-		c.Tenant = id.Tenant
-	}
-	for _, d := range []struct {
-		bit      rule.Subject
-		to, from *string
+	for _, d := range [...]struct {
+		bit   rule.Subject
+		value *string
 	}{
-		{rule.Application, &c.Application, &id.Application},
-		{rule.User, &c.User, &id.User},
-		{rule.APIKey, &c.APIKey, &id.APIKey},
-		{rule.IP, &c.Address, &id.Address},
+		{rule.Application, &id.Application}, {rule.User, &id.User}, {rule.APIKey, &id.APIKey}, {rule.IP, &id.Address},
 	} {
-		if id.Subject.Has(d.bit) {
-			*d.to = *d.from
+		if !id.Subject.Has(d.bit) {
+			*d.value = ""
 		}
 	}
-	if c.Endpoint != "" {
-		c.Service = "" // endpoint ids are unique over all services
+	if id.Endpoint != "" {
+		id.Service = "" // endpoint ids are unique over all services
 	}
-	switch id.Kind {
-	case rule.Rate:
-		c.Algorithm, c.Window = id.Algorithm, id.Window.Truncate(time.Microsecond)
-	case rule.Quota, rule.Wallet:
-		if id.Unit == "" {
-			break // a prepaid wallet has no period
-		}
-		c.Unit, c.Count, c.Start = id.Unit, id.Count, time.UnixMicro(id.Start.UnixMicro()).UTC()
-	case rule.Block:
+	if id.Kind == rule.Rate {
+		id.Window = id.Window.Truncate(time.Microsecond)
+	} else {
+		id.Algorithm, id.Window = "", 0
 	}
-	return c
+	if id.Kind != rule.Quota && id.Kind != rule.Wallet || id.Unit == "" { // a prepaid wallet has no period
+		id.Unit, id.Count, id.Start = "", 0, time.Time{}
+	} else {
+		id.Start = time.UnixMicro(id.Start.UnixMicro()).UTC()
+	}
 }
