@@ -391,7 +391,7 @@ func TestShown(t *testing.T) {
 		return string(text)
 	}
 	const first = `{"topup_id":"id","tenant":"acme","meter":"credits","units":9,"granted_total":19,"priority":2,"expires_at":"2026-03-01T12:00:00Z",` +
-		`"reason":"order 17","granted_at":"2026-03-01T12:00:00Z","granted_by":"ops"}`
+		`"reason":"order 17","granted_at":"2026-03-01T12:00:00Z","granted_by":"ops","version":7}`
 	if got := show(u.First()); got != first {
 		t.Errorf("first %s, want %s", got, first)
 	}

@@ -20,10 +20,11 @@ func (t *TopUp) MarshalJSON() ([]byte, error) {
 		Reason       string     `json:"reason"`
 		GrantedAt    time.Time  `json:"granted_at"`
 		GrantedBy    string     `json:"granted_by"`
+		Version      int64      `json:"version"`
 		ExpiredAt    *time.Time `json:"expired_at,omitempty"`
 		ExpiredUnits *int64     `json:"expired_units,omitempty"`
 	}{
-		t.ID, t.Tenant, t.Meter, t.Units, t.GrantedTotal, t.Priority, orNil(t.ExpiresAt), t.Reason, t.GrantedAt, t.GrantedBy,
+		t.ID, t.Tenant, t.Meter, t.Units, t.GrantedTotal, t.Priority, orNil(t.ExpiresAt), t.Reason, t.GrantedAt, t.GrantedBy, t.Revision,
 		orNil(t.ExpiredAt), t.expired(),
 	})
 }
