@@ -3,7 +3,10 @@ package main
 import (
 	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,11 +77,11 @@ func TestScreenKeepsToItsWidth(t *testing.T) {
 	s.result(proof.Result{Finding: proof.Finding{Done: strings.Repeat("40 × 200, ", 20), Expected: "200", Measured: "200", Held: true}})
 	e := &estate.Estate{Env: map[string]string{
 		"DATABASE_URL":      "postgres://postgres@127.0.0.1:18511/rule_admin?sslmode=disable",
-		"ELASTICSEARCH_URL": "http://127.0.0.1:18516",
+		"ELASTICSEARCH_URL": "http://127.0.0.1:18516", "GATEWAY_GRPC": "127.0.0.1:18505", "GATEWAY_GRPC_2": "127.0.0.1:18506",
 	}}
 	showTries(s, e, ".run/"+demoDir, true)
 	showAddresses(s, e)
-	for _, want := range []string{"could not be finished: no route", "FAILED", "held"} {
+	for _, want := range []string{"could not be finished: no route", "FAILED", "held", "gateway (gRPC)", "127.0.0.1:18506"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the screen lacks %q", want)
 		}
@@ -90,5 +93,43 @@ func TestScreenKeepsToItsWidth(t *testing.T) {
 		if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > width {
 			t.Errorf("%d columns: %q", n, line)
 		}
+	}
+}
+
+// TestWipeKeepsResults guarantees that make down WIPE=1 forgets the estate and keeps what
+// runs have found out, and the demo's own estate.
+func TestWipeKeepsResults(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	kept := []string{"bench.json", "demo", "loadtest-propagation.json", "proof.html"}
+	for _, name := range append([]string{"estate.json", "keys.env", "gateway.log", "gateway.pid", "data"}, kept...) {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(wipe(dir), wipe(filepath.Join(dir, "nowhere"))); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, entry := range entries {
+		left = append(left, entry.Name())
+	}
+	if !slices.Equal(left, kept) {
+		t.Errorf("left are %q, want %q", left, kept)
+	}
+}
+
+// TestKnobs guarantees that of the caller's environment services get their own variables.
+func TestKnobs(t *testing.T) {
+	t.Parallel()
+
+	got := knobs([]string{"HOME=/", "PENSTOCK_GRPC_ENGINE=grpc-go", "MY_PENSTOCK_LISTEN=1", "PENSTOCK_LISTEN=:1"})
+	if want := []string{"PENSTOCK_GRPC_ENGINE=grpc-go", "PENSTOCK_LISTEN=:1"}; !slices.Equal(got, want) {
+		t.Errorf("knobs %q, want %q", got, want)
 	}
 }

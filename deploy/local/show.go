@@ -17,6 +17,8 @@ func showAddresses(s *screen, e *estate.Estate) {
 	pairs := [][2]string{
 		{"gateway", e.Env["GATEWAY_URL"]},
 		{"second gateway", e.Env["GATEWAY_URL_2"]},
+		{"gateway (gRPC)", e.Env["GATEWAY_GRPC"]},
+		{"second gateway (gRPC)", e.Env["GATEWAY_GRPC_2"]},
 		{"unprotected upstream", e.Env["UNPROTECTED_URL"]},
 		{"rule-admin (REST)", e.Env["ADMIN_URL"]},
 		{"billing (REST, portal)", e.Env["BILLING_URL"]},

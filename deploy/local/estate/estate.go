@@ -216,7 +216,8 @@ func (e *Estate) Watch(ctx context.Context) error {
 }
 
 // Down stops what an earlier Up left running below dir and nothing else, and
-// reports the names of what it stopped. Nothing running is no error.
+// reports the names of what it stopped. Nothing running is no error. Of what had ended
+// without being stopped, say is told.
 func Down(ctx context.Context, dir string, say func(string)) ([]string, error) {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -230,7 +231,11 @@ func Down(ctx context.Context, dir string, say func(string)) ([]string, error) {
 	var errs []error
 	names := order()
 	for i := len(names) - 1; i >= 0; i-- {
-		p, found, err := server.Find(filepath.Join(dir, dataDir, names[i]))
+		at := filepath.Join(dir, dataDir, names[i])
+		if id, runs, err := server.Runs(at); err == nil && id != (server.ID{}) && !runs {
+			tell(say, "%s (pid %d) had died before; %s has its last words", names[i], id.PID, filepath.Join(dir, names[i]+".log"))
+		}
+		p, found, err := server.Find(at)
 		if err != nil {
 			errs = append(errs, err)
 		}

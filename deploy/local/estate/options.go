@@ -40,6 +40,9 @@ type Options struct {
 	// Volatile trades durability against a crash of the machine for speed.
 	Volatile bool
 	Say      func(string) // progress; nil drops it
+	// Knobs are PENSTOCK_NAME=value for every service that this call starts. Those that
+	// the estate sets itself win.
+	Knobs []string
 
 	// What follows is kept with the data: the variables of make.
 

@@ -1,6 +1,7 @@
 package estate
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -104,5 +105,18 @@ func TestOtherDataIsRefused(t *testing.T) {
 		if err := sameData(kept, other); err == nil || !strings.Contains(err.Error(), "WIPE=1") {
 			t.Errorf("%s: err = %v, want what to do", other, err)
 		}
+	}
+}
+
+// TestKnobsOfTheEstateWin guarantees that a service gets what the caller asks for, but for
+// what the estate itself sets: of two, a process has the last.
+func TestKnobsOfTheEstateWin(t *testing.T) {
+	t.Parallel()
+
+	u := &undertaking{Options: Options{Knobs: []string{"PENSTOCK_GRPC_ENGINE=grpc-go", "PENSTOCK_LISTEN=:1"}}}
+	got := u.knobs(map[string]string{"LISTEN": ":2", "ADMIN_LISTEN": ":3"})
+	want := []string{"PENSTOCK_GRPC_ENGINE=grpc-go", "PENSTOCK_LISTEN=:1", "PENSTOCK_ADMIN_LISTEN=:3", "PENSTOCK_LISTEN=:2"}
+	if !slices.Equal(got, want) {
+		t.Errorf("knobs %q, want %q", got, want)
 	}
 }

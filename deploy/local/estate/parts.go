@@ -3,6 +3,7 @@ package estate
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"path/filepath"
@@ -297,12 +298,9 @@ func (u *undertaking) gateway(name string) func(context.Context, server.Run) (*s
 // for /ready on its admin port.
 func (u *undertaking) service(ctx context.Context, name, binary string, run server.Run, knobs map[string]string) (*server.Process, error) {
 	admin := u.addr(name + adminSuffix)
-	env := []string{"PENSTOCK_ADMIN_LISTEN=" + admin}
-	for knob, value := range knobs {
-		env = append(env, "PENSTOCK_"+knob+"="+value)
-	}
+	knobs["ADMIN_LISTEN"] = admin
 	spec := server.Spec{
-		Name: name, Path: filepath.Join(u.Root, "bin", binary), Env: env, Dir: u.dir(name),
+		Name: name, Path: filepath.Join(u.Root, "bin", binary), Env: u.knobs(knobs), Dir: u.dir(name),
 		Ready:      server.Answers200("http://" + admin + "/ready"),
 		StopWithin: stopService, Run: run,
 	}
@@ -311,6 +309,16 @@ func (u *undertaking) service(ctx context.Context, name, binary string, run serv
 		spec.URL = "http://" + spec.Addr
 	}
 	return server.Start(ctx, spec)
+}
+
+// knobs are a service's environment: what the caller wants, and after it, so that it wins,
+// what the estate needs.
+func (u *undertaking) knobs(own map[string]string) []string {
+	env := slices.Clone(u.Knobs)
+	for _, knob := range slices.Sorted(maps.Keys(own)) {
+		env = append(env, "PENSTOCK_"+knob+"="+own[knob])
+	}
+	return env
 }
 
 // env is what estate.env will hold: addresses and tokens of what there is.
