@@ -69,6 +69,8 @@ func run(ctx context.Context, c config, log *slog.Logger) error {
 		// A goroutine each: an endpoint that is slow or down holds up no other.
 		sending.Go(func() { newSender(e, q, log).run(ctx) })
 	}
+	log.Info("reading quota-events.v1; nothing listens here, endpoints are called", "brokers", c.brokers, "registry", c.registry, "group", c.group,
+		"endpoints", len(endpoints), "dir", c.dir)
 	return subscribe(ctx, c, log, func(e *quotaeventsv1.Event) error {
 		body, err := payload(e)
 		if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -292,7 +293,8 @@ func TestFromTheTopic(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, c, slog.New(slog.DiscardHandler)) }()
+	var log bytes.Buffer
+	go func() { ended <- run(ctx, c, slog.New(slog.NewTextHandler(&log, nil))) }()
 	deadline := time.Now().Add(time.Minute)
 	poll := time.NewTicker(10 * time.Millisecond)
 	defer poll.Stop()
@@ -305,6 +307,11 @@ func TestFromTheTopic(t *testing.T) {
 	stop()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("run = %v", err)
+	}
+	for _, want := range []string{"reading quota-events.v1", "brokers=" + c.brokers, "endpoints=2", "dir=" + c.dir} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log does not say %q:\n%s", want, log.String())
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
