@@ -55,11 +55,15 @@ func (v Verdict) Code() int {
 	return codeHeld
 }
 
-// Print writes one line for each check, and the verdict.
+// Print writes one line for each check, and why there is no verdict. Without one, no check
+// is called held or not.
 func (v Verdict) Print(w io.Writer) error {
 	for _, c := range v.Checks {
 		word := "held    "
-		if !c.Held {
+		switch {
+		case v.None != "":
+			word = "measured"
+		case !c.Held:
 			word = "NOT HELD"
 		}
 		if _, err := fmt.Fprintf(w, "%s  %s: %s, promised %s\n", word, c.What, c.Measured, c.Promised); err != nil {
