@@ -234,6 +234,7 @@ func (w *world) Vouch(_ context.Context, _ checkpoint.Claim, since time.Time) er
 }
 
 func (w *world) Missed(context.Context, string, error) {}
+func (w *world) Done(context.Context, string)          {}
 func (w *world) Saved(int, time.Duration)              {}
 func (w *world) Began(context.Context)                 { w.note("began") }
 func (w *world) Lowered(context.Context, checkpoint.Restored) {

@@ -123,6 +123,8 @@ func New(cfg Config, books Books, store Store, usage Usage, report Report, now f
 type Report interface {
 	// Missed is told that something failed and is tried again.
 	Missed(ctx context.Context, doing string, err error)
+	// Done is told that what may have been missed before went well.
+	Done(ctx context.Context, doing string)
 	// Saved is told of a checkpoint.
 	Saved(counters int, took time.Duration)
 	// Began is told that a store of which nothing was known is kept from now on.
@@ -164,11 +166,17 @@ var (
 
 // Guard looks at the store again and again, and restores what it has lost.
 func (k *Keeper) Guard(ctx context.Context) error {
-	return every(ctx, k.cfg.Watch, func() {
-		if err := k.Look(ctx); err != nil && ctx.Err() == nil {
-			k.report.Missed(ctx, "look at the counter store", err)
-		}
-	})
+	return every(ctx, k.cfg.Watch, func() { k.tell(ctx, "look at the counter store", k.Look(ctx)) })
+}
+
+// tell reports how something went, but for what was given up because ctx ended.
+func (k *Keeper) tell(ctx context.Context, doing string, err error) {
+	switch {
+	case err == nil:
+		k.report.Done(ctx, doing)
+	case ctx.Err() == nil:
+		k.report.Missed(ctx, doing, err)
+	}
 }
 
 // Look looks at the store once, and restores it where nobody vouches for it.
@@ -378,9 +386,7 @@ func (k *Keeper) SaveParts(ctx context.Context, parts []*Part) (stale []*Part, e
 	began := k.now()
 	changed := Merge(parts, func(*Part) bool { return true })
 	live, asked, err := k.read(ctx, changed)
-	if err != nil {
-		k.report.Missed(ctx, "read the counter store for a checkpoint", err)
-	}
+	k.tell(ctx, "read the counter store for a checkpoint", err)
 	held, stale, err := k.books.Save(ctx, parts, live)
 	if err != nil {
 		return nil, err
@@ -444,11 +450,7 @@ func (k *Keeper) raise(ctx context.Context, saved []Saved) error {
 
 // Sweep compares all counters of the books and of the store, again and again.
 func (k *Keeper) Sweep(ctx context.Context) error {
-	return every(ctx, k.cfg.Sweep, func() {
-		if err := k.SweepOnce(ctx); err != nil && ctx.Err() == nil {
-			k.report.Missed(ctx, "sweep all counters", err)
-		}
-	})
+	return every(ctx, k.cfg.Sweep, func() { k.tell(ctx, "sweep all counters", k.SweepOnce(ctx)) })
 }
 
 // sweepPage and sweepPause keep a sweep from being felt by those who decide.

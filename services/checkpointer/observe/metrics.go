@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,12 +34,24 @@ type Metrics struct {
 	lowered  prometheus.Counter
 	counters prometheus.Gauge
 	drift    prometheus.Gauge
+
+	mu      sync.Mutex
+	failing map[string]*failure // by what is done
 }
+
+// A failure is what goes on failing.
+type failure struct {
+	began, said time.Time
+	unsaid      int // times since
+}
+
+// sayEvery is how often the log says of a failure that it goes on.
+const sayEvery = time.Minute
 
 // New returns metrics. Unsafe says whether the store may lose what it counts.
 func New(r prometheus.Registerer, log *slog.Logger, unsafe func() bool) (*Metrics, error) {
 	m := &Metrics{
-		log: log,
+		log: log, failing: map[string]*failure{},
 		missed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "penstock_checkpointer_failures_total",
 			Help: "Looks, sweeps and reads that failed and are tried again.",
@@ -97,10 +110,34 @@ func New(r prometheus.Registerer, log *slog.Logger, unsafe func() bool) (*Metric
 // Wallets reports whether any wallet is kept.
 func (m *Metrics) Wallets() bool { return m.wallets.Load() }
 
-// Missed is what the keeper calls.
+// Missed is what the keeper calls. It is logged when it begins, and once a minute while it
+// goes on.
 func (m *Metrics) Missed(ctx context.Context, doing string, err error) {
 	m.missed.Inc()
-	m.log.WarnContext(ctx, "tried again", "doing", doing, "error", err.Error())
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	f := m.failing[doing]
+	if f == nil {
+		f = &failure{began: now}
+		m.failing[doing] = f
+	}
+	f.unsaid++
+	if now.Sub(f.said) < sayEvery {
+		return
+	}
+	m.log.WarnContext(ctx, "tried again", "doing", doing, "error", err.Error(), "times", f.unsaid)
+	f.said, f.unsaid = now, 0
+}
+
+// Done is what the keeper calls. It is logged where it failed before.
+func (m *Metrics) Done(ctx context.Context, doing string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if f := m.failing[doing]; f != nil {
+		m.log.InfoContext(ctx, "goes well again", "doing", doing, "after", time.Since(f.began).Round(time.Millisecond).String())
+		delete(m.failing, doing)
+	}
 }
 
 // Saved is what the keeper calls.
