@@ -33,14 +33,16 @@ type Reader interface {
 	Profile(ctx context.Context, tenant string) (Profile, error)
 	// Usage is what was used in the days that a span touches, and when it was counted.
 	Usage(ctx context.Context, tenant string, of period.Span) (Usage, error)
-	// Quotas are the quotas whose period runs at now, those nearest to their limit first.
+	// Quotas are the quotas whose period runs at now, those nearest to their limit
+	// first. One whose rule is deleted limits nothing and is not among them.
 	Quotas(ctx context.Context, tenant string, now time.Time) ([]Quota, error)
 	// Cuts are the refused calls of the days that a span touches, the last first.
 	Cuts(ctx context.Context, tenant string, of period.Span) ([]Cut, error)
 	// Wallets are the prepaid wallets with their newest entries, by meter.
 	Wallets(ctx context.Context, tenant string, now time.Time) ([]Wallet, error)
-	// Invoices are the running draft and all before it, without lines, the newest first.
-	Invoices(ctx context.Context, tenant string, now time.Time) ([]Invoice, error)
+	// Invoices are the running draft and all before it, without lines, the newest first: at
+	// most most of those whose period starts before an instant; zero: from the newest.
+	Invoices(ctx context.Context, tenant string, now, before time.Time, most int) ([]Invoice, error)
 	// Invoice is one with its lines. A draft is made up as of now.
 	Invoice(ctx context.Context, tenant, id string, now time.Time) (Invoice, error)
 }
@@ -130,8 +132,8 @@ type Cut struct {
 	RuleName    string
 	Meter       string // of the rule, when it is still known
 	Algorithm   string
-	Limit       int64         // of the rule as it is now; 0: not known any more
-	Window      time.Duration // of a rate as it is now; 0: none
+	Limit       int64         // of the rule; 0: not known any more, for it was changed since
+	Window      time.Duration // of a rate; 0: none, or as above
 	Application string
 	APIKey      string // id
 	Service     string

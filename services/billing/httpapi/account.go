@@ -2,7 +2,11 @@ package httpapi
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -98,18 +102,74 @@ type invoicesPage struct {
 	NextCursor string                    `json:"next_cursor"`
 }
 
-func decodeInvoices(_ context.Context, r *http.Request) (any, error) { return formOf(r, asJSON) }
+// How many invoices a page has.
+const (
+	defaultPage = 100
+	maxPage     = 500
+)
 
-func (h *handler) invoices(ctx context.Context, _ any) (any, error) {
-	all, err := h.cfg.Reader.Invoices(ctx, grantOf(ctx).Tenant, h.cfg.Now())
+type invoicesRequest struct {
+	before time.Time // zero: the first page
+	limit  int
+}
+
+func decodeInvoices(ctx context.Context, r *http.Request) (any, error) {
+	if _, err := formOf(r, asJSON); err != nil {
+		return nil, err
+	}
+	q, req := r.URL.Query(), invoicesRequest{limit: defaultPage}
+	if q.Has("limit") {
+		var err error
+		if req.limit, err = strconv.Atoi(q.Get("limit")); err != nil || req.limit < 1 || req.limit > maxPage {
+			return nil, &fieldFault{"limit", fmt.Sprintf("is %.128q, want 1 to %d", q.Get("limit"), maxPage)}
+		}
+	}
+	var err error
+	req.before, err = openCursor(grantOf(ctx).Tenant, q.Get("cursor"))
+	return req, err
+}
+
+func (h *handler) invoices(ctx context.Context, request any) (any, error) {
+	req, tenant := request.(invoicesRequest), grantOf(ctx).Tenant // decodeInvoices made it
+	list, err := h.cfg.Reader.Invoices(ctx, tenant, h.cfg.Now(), req.before, req.limit+1)
 	if err != nil {
 		return nil, err
 	}
 	page := invoicesPage{Items: []account.InvoiceDocument{}}
-	for _, i := range all {
+	if len(list) > req.limit {
+		list = list[:req.limit]
+		page.NextCursor = sealCursor(tenant, list[req.limit-1].Period.Start)
+	}
+	for _, i := range list {
 		page.Items = append(page.Items, i.Document())
 	}
 	return answer{document: page}, nil
+}
+
+// cursorCheck is how many bytes of a digest a cursor begins with: one that was made up,
+// altered or given to another tenant is refused. It is no secret.
+const cursorCheck = 8
+
+// sealCursor returns the cursor of the invoices of periods that start before an instant.
+func sealCursor(tenant string, before time.Time) string {
+	at := binary.BigEndian.AppendUint64(nil, uint64(before.UnixMicro()))
+	sum := sha256.Sum256(append([]byte("invoices/1/"+tenant+"\x00"), at...))
+	return base64.RawURLEncoding.EncodeToString(append(sum[:cursorCheck], at...))
+}
+
+// openCursor returns the instant; zero for the first page.
+func openCursor(tenant, cursor string) (time.Time, error) {
+	if cursor == "" {
+		return time.Time{}, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(cursor)
+	if err == nil && len(b) == cursorCheck+8 {
+		before := time.UnixMicro(int64(binary.BigEndian.Uint64(b[cursorCheck:]))).UTC()
+		if sealCursor(tenant, before) == cursor {
+			return before, nil
+		}
+	}
+	return time.Time{}, &fieldFault{"cursor", "is not a cursor of this list"}
 }
 
 type invoiceRequest struct {

@@ -96,10 +96,19 @@ func (b *books) Profile(context.Context, string) (account.Profile, error) {
 	return account.Profile{Zone: time.UTC, Period: june}, b.fault
 }
 
-func (b *books) Invoices(_ context.Context, tenant string, _ time.Time) ([]account.Invoice, error) {
+// Invoices are a draft and the invoices of the two months before it.
+func (b *books) Invoices(_ context.Context, tenant string, _, before time.Time, most int) ([]account.Invoice, error) {
 	draft := invoiceOf(tenant, "draft-20260531T210000Z")
-	draft.Number, draft.State, draft.IssuedAt, draft.Lines = "", account.Draft, time.Time{}, nil
-	return []account.Invoice{draft}, b.fault
+	draft.Number, draft.State, draft.IssuedAt = "", account.Draft, time.Time{}
+	may, april := invoiceOf(tenant, "INV-6"), invoiceOf(tenant, "INV-5")
+	may.Period.Start, april.Period.Start = june.Start.AddDate(0, -1, 0), june.Start.AddDate(0, -2, 0)
+	var out []account.Invoice
+	for _, i := range []account.Invoice{draft, may, april} {
+		if i.Lines = nil; len(out) < most && (before.IsZero() || i.Period.Start.Before(before)) {
+			out = append(out, i)
+		}
+	}
+	return out, b.fault
 }
 
 func (b *books) Invoice(_ context.Context, tenant, id string, _ time.Time) (account.Invoice, error) {
@@ -281,6 +290,7 @@ func TestContract(t *testing.T) {
 		}
 		f.books.fault = nil
 	}
+	f.want(http.StatusUnprocessableEntity, f.get("token-a", "/v1/invoices?limit=0", ""))
 	f.want(http.StatusNotFound, f.get("token-a", "/v1/invoices/INV-9", ""))
 	f.want(http.StatusNotFound, f.get("token-a", "/v1/usage?api_key=b-1", ""))
 	f.want(http.StatusUnprocessableEntity, f.get("token-a", "/v1/usage?from=yesterday", ""))
@@ -318,6 +328,59 @@ func TestContract(t *testing.T) {
 	}
 }
 
+// TestInvoicePages guarantees that cursors lead through the invoices once, the newest first,
+// and that a cursor that was made up, altered or another tenant's is refused.
+func TestInvoicePages(t *testing.T) {
+	t.Parallel()
+	f := newFace(t)
+	page := func(query string) (ids []string, next string) {
+		t.Helper()
+		var p struct {
+			Items []struct {
+				ID string `json:"id"`
+			} `json:"items"`
+			NextCursor string `json:"next_cursor"`
+		}
+		if err := json.Unmarshal([]byte(f.want(http.StatusOK, f.get("token-a", "/v1/invoices"+query, "")).body), &p); err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range p.Items {
+			ids = append(ids, i.ID)
+		}
+		return ids, p.NextCursor
+	}
+	all := []string{"draft-20260531T210000Z", "INV-6", "INV-5"}
+	if got, next := page(""); !slices.Equal(got, all) || next != "" {
+		t.Errorf("by default %v and then %q, want %v", got, next, all)
+	}
+	var cursor string
+	for limit := 1; limit <= 3; limit++ {
+		var got []string
+		for next, more := "", true; more; more = next != "" {
+			var ids []string
+			ids, next = page(fmt.Sprintf("?limit=%d&cursor=%s", limit, next))
+			if len(ids) > limit {
+				t.Fatalf("a page of %d has %v", limit, ids)
+			}
+			if got = append(got, ids...); next != "" {
+				cursor = next
+			}
+		}
+		if !slices.Equal(got, all) {
+			t.Errorf("in pages of %d: %v, want %v", limit, got, all)
+		}
+	}
+	for query, field := range map[string]string{
+		"limit=0": "limit", "limit=501": "limit", "limit=many": "limit", "limit=": "limit",
+		"cursor=!!": "cursor", "cursor=INV-6": "cursor", "cursor=" + cursor + "A": "cursor", "cursor=" + cursor[:len(cursor)-2]: "cursor", "cursor=AAAAAAAA" + cursor[8:]: "cursor",
+	} {
+		if e := f.want(http.StatusUnprocessableEntity, f.get("token-a", "/v1/invoices?"+query, "")); !strings.Contains(e.body, `"errors":[{"field":"`+field+`"`) {
+			t.Errorf("%s is refused by %s", query, e.body)
+		}
+	}
+	f.want(http.StatusUnprocessableEntity, f.get("token-b", "/v1/invoices?cursor="+cursor, ""))
+}
+
 // tokens asks for every answer that has to do with portal tokens.
 func (f *face) tokens() {
 	f.t.Helper()
@@ -340,6 +403,13 @@ func (f *face) tokens() {
 	}
 	for _, body := range []string{`{"tenant": "a\u0000"}`, `{"tenant": "a", "user": "\u0000"}`} {
 		f.want(http.StatusUnprocessableEntity, issue(body))
+	}
+	for body, field := range map[string]string{
+		`{"tenant": "a", "ttl": 1}`: "ttl", `{"Tenant": "a"}`: "Tenant", `{"tenant": 1}`: "tenant", `{"tenant": "a", "ttl_seconds": 1.5}`: "ttl_seconds",
+	} {
+		if e := f.want(http.StatusBadRequest, issue(body)); !strings.Contains(e.body, `"errors":[{"field":"`+field+`"`) {
+			f.t.Errorf("%s is refused by %s", body, e.body)
+		}
 	}
 	for _, body := range []string{``, `{`, `[]`, `{"tenant": 1}`, `{"tenant": "a", "ttl": 1}`, `{"tenant": "a"} {}`, `{"tenant": "a", "ttl_seconds": 1.5}`, `"` + strings.Repeat("a", 20_000) + `"`} {
 		f.want(http.StatusBadRequest, issue(body))

@@ -1,16 +1,16 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,9 +56,8 @@ func (h *handler) operator(r *http.Request) bool {
 }
 
 type tokenRequest struct {
-	Tenant string `json:"tenant"`
-	User   string `json:"user"`
-	TTL    *int64 `json:"ttl_seconds"`
+	Tenant, User string
+	TTL          *int64 // seconds
 }
 
 func decodeToken(_ context.Context, r *http.Request) (any, error) {
@@ -67,13 +66,8 @@ func decodeToken(_ context.Context, r *http.Request) (any, error) {
 		return nil, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
 	var req tokenRequest
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&req); err != nil {
-		return nil, fmt.Errorf("%w: %s", errUnreadable, strings.TrimPrefix(err.Error(), "json: "))
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: more than one object", errUnreadable)
+	if err := readObject(text, map[string]any{"tenant": &req.Tenant, "user": &req.User, "ttl_seconds": &req.TTL}); err != nil {
+		return nil, err
 	}
 	most := int64(access.MaxTTL / time.Second)
 	switch {
@@ -89,6 +83,25 @@ func decodeToken(_ context.Context, r *http.Request) (any, error) {
 		return nil, &fieldFault{"ttl_seconds", fmt.Sprintf("must be from 1 to %d", most)}
 	}
 	return req, nil
+}
+
+// readObject reads an object's fields into what they are for. An error that is one field's
+// names it.
+func readObject(text []byte, into map[string]any) error {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	known := slices.Sorted(maps.Keys(into))
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if into[name] == nil {
+			return fmt.Errorf("%w: %w", errUnreadable, &fieldFault{fmt.Sprintf("%.128s", name), "is no field here: there are " + strings.Join(known, ", ")})
+		}
+		if err := json.Unmarshal(fields[name], into[name]); err != nil {
+			return fmt.Errorf("%w: %w", errUnreadable, &fieldFault{name, "has the wrong type: " + strings.TrimPrefix(err.Error(), "json: ")})
+		}
+	}
+	return nil
 }
 
 type tokenDocument struct {

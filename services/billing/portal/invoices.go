@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,10 +16,17 @@ import (
 	"penstock.dev/services/internal/period"
 )
 
+// How many invoices are shown.
+const (
+	newInvoices  = 12  // beside one, and where the running one is looked for
+	invoicesPage = 100 // on a page of the list
+)
+
 type invoicesView struct {
-	Counted string
-	Rows    []invoiceRow
-	Missing *missing
+	Counted      string
+	Rows         []invoiceRow
+	Missing      *missing
+	Older, First string // URLs; empty: there is none
 }
 
 type invoiceRow struct {
@@ -51,10 +60,23 @@ type lineRow struct {
 }
 
 func (v *visit) invoices() error {
-	all, missing := partOf(v, "invoice", func() ([]account.Invoice, error) {
-		return v.Reader.Invoices(v.r.Context(), v.grant.Tenant, v.now.UTC())
+	body := invoicesView{Counted: v.counted()}
+	var before time.Time
+	if text := v.r.URL.Query().Get("before"); text != "" {
+		micros, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return fmt.Errorf("%w: before %.32q", errInput, text)
+		}
+		before, body.First = time.UnixMicro(micros).UTC(), "/portal/invoices"
+	}
+	var all []account.Invoice
+	all, body.Missing = partOf(v, "invoice", func() ([]account.Invoice, error) {
+		return v.Reader.Invoices(v.r.Context(), v.grant.Tenant, v.now.UTC(), before, invoicesPage+1)
 	})
-	body := invoicesView{Counted: v.counted(), Missing: missing}
+	if len(all) > invoicesPage {
+		all = all[:invoicesPage]
+		body.Older = "/portal/invoices?before=" + strconv.FormatInt(all[invoicesPage-1].Period.Start.UnixMicro(), 10)
+	}
 	for _, i := range all {
 		body.Rows = append(body.Rows, v.invoiceRow(i, ""))
 	}
@@ -191,12 +213,13 @@ func (v *visit) invoice() error {
 		body.Says = l.word("inv.issued", l.date(i.IssuedAt.In(z)))
 	}
 	others, _ := partOf(v, "invoice", func() ([]account.Invoice, error) {
-		return v.Reader.Invoices(v.r.Context(), v.grant.Tenant, v.now.UTC())
+		return v.Reader.Invoices(v.r.Context(), v.grant.Tenant, v.now.UTC(), time.Time{}, newInvoices)
 	})
-	for n, o := range others {
-		if n < 12 || o.ID == i.ID {
-			body.Others = append(body.Others, v.invoiceRow(o, i.ID))
-		}
+	if !slices.ContainsFunc(others, func(o account.Invoice) bool { return o.ID == i.ID }) {
+		others = append(others, i) // it is older
+	}
+	for _, o := range others {
+		body.Others = append(body.Others, v.invoiceRow(o, i.ID))
 	}
 	return v.show("invoice", body.Title, "invoices", false, body)
 }

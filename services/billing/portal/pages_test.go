@@ -25,6 +25,7 @@ import (
 	"penstock.dev/services/billing/account"
 	"penstock.dev/services/billing/portal"
 	"penstock.dev/services/billing/portal/portaltest"
+	"penstock.dev/services/internal/period"
 )
 
 // A site is the portal with what is behind it.
@@ -535,5 +536,82 @@ func TestTimeout(t *testing.T) {
 	}
 	if !strings.Contains(s.log.String(), "the account could not be read for the portal") {
 		t.Errorf("the log says %s", s.log)
+	}
+}
+
+// other is an account whose quotas or invoices are others.
+type other struct {
+	*portaltest.Book
+	quotas   []account.Quota
+	invoices int
+}
+
+func (o *other) Quotas(context.Context, string, time.Time) ([]account.Quota, error) {
+	return o.quotas, nil
+}
+
+// Invoices are one a month.
+func (o *other) Invoices(_ context.Context, _ string, now, before time.Time, most int) ([]account.Invoice, error) {
+	var out []account.Invoice
+	for n := range o.invoices {
+		start := time.Date(now.Year(), now.Month()-time.Month(n), 1, 0, 0, 0, 0, time.UTC)
+		if (before.IsZero() || start.Before(before)) && len(out) < most {
+			id := fmt.Sprintf("INV-%d", o.invoices-n)
+			out = append(out, account.Invoice{ID: id, Number: id, State: account.Final, Period: period.Span{Start: start, End: start.AddDate(0, 1, 0)}})
+		}
+	}
+	return out, nil
+}
+
+// TestUnitsBesideTheirQuota guarantees that the share of a quota is never shown as that of
+// units which the quota does not count all of: 114 units are not 100% of 50.
+func TestUnitsBesideTheirQuota(t *testing.T) {
+	t.Parallel()
+	books := &other{Book: &portaltest.Book{Names: portaltest.Plain}}
+	s := newSite(t, portaltest.Plain, func(c *portal.Config) { c.Reader = books })
+	month := account.Quota{Rule: "acme-month", Meter: "api-calls", Limit: 1_000_000, Consumed: 812_406, Unit: period.Month, Count: 1}
+	later := month
+	later.Limit, later.Consumed = 50, 50
+	for want, quota := range map[string]account.Quota{"<p class=\"num\">of 1,000,000 · 81.2% used</p>": month, "<p class=\"num\">quota: 50 of 50 · 100% used</p>": later} {
+		quota.Period = period.Span{Start: portaltest.Now().AddDate(0, 0, -20), End: portaltest.Now().AddDate(0, 0, 10)}
+		books.quotas = []account.Quota{quota}
+		if body := s.see("/portal/usage", "en").Body.String(); !strings.Contains(body, want) {
+			t.Errorf("the page does not say %q:\n%s", want, regexp.MustCompile(`(?s)<div class="stats">.*?</div></div>`).FindString(body))
+		}
+	}
+}
+
+// TestInvoicePages guarantees that all invoices can be reached, a hundred to a page, and that
+// one that is older than those beside it is beside it too.
+func TestInvoicePages(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, portaltest.Plain, func(c *portal.Config) {
+		c.Reader = &other{Book: &portaltest.Book{Names: portaltest.Plain}, invoices: 130}
+	})
+	older := regexp.MustCompile(`href="(/portal/invoices\?before=\d+)"`)
+	number := regexp.MustCompile(`<th scope="row" role="rowheader"><span><a href="/portal/invoices/INV-(\d+)"`)
+	var seen []string
+	for at := "/portal/invoices"; at != ""; {
+		body := s.see(at, "en").Body.String()
+		held(t, at, body)
+		for _, m := range number.FindAllStringSubmatch(body, -1) {
+			seen = append(seen, m[1])
+		}
+		if first := strings.Contains(body, `href="/portal/invoices">Newest</a>`); first == (at == "/portal/invoices") {
+			t.Errorf("%s leads back to the newest: %t", at, first)
+		}
+		m := older.FindStringSubmatch(body)
+		if at = ""; m != nil {
+			at = m[1]
+		}
+	}
+	if len(seen) != 130 || seen[0] != "130" || seen[99] != "31" || seen[129] != "1" {
+		t.Errorf("%d invoices on all pages: %v", len(seen), seen)
+	}
+	if w := s.see("/portal/invoices?before=never", "en"); w.Code != http.StatusBadRequest {
+		t.Errorf("before=never is %d", w.Code)
+	}
+	if body := s.see("/portal/invoices/"+portaltest.FinalA, "en").Body.String(); !strings.Contains(body, `<tr aria-current="true">`) || strings.Count(body, `href="/portal/invoices/INV-`) < 13 {
+		t.Errorf("an old invoice is not beside the newest twelve:\n%s", body)
 	}
 }

@@ -140,7 +140,7 @@ func (r *reading) choose(asked string) error {
 
 // runningDraft is the draft of the period that runs, nil when nothing is billed.
 func (v *visit) runningDraft() (*account.Invoice, error) {
-	all, err := v.Reader.Invoices(v.r.Context(), v.grant.Tenant, v.now.UTC())
+	all, err := v.Reader.Invoices(v.r.Context(), v.grant.Tenant, v.now.UTC(), time.Time{}, newInvoices)
 	if err != nil {
 		return nil, err
 	}
@@ -241,6 +241,9 @@ func (v *visit) usageStats(r reading) []stat {
 		if q != nil {
 			if q.Unit == period.Month && q.Count == 1 {
 				units.Note = l.word("stat.units.of", l.num(q.Limit), l.percent(q.Used(), q.Limit))
+				if q.Used() != net { // it began later, or does not count all that is used
+					units.Note = l.word("stat.units.quota", l.num(q.Used()), l.num(q.Limit), l.percent(q.Used(), q.Limit))
+				}
 			}
 			out = append(out, units, v.pace(*q))
 		} else {

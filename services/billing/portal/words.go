@@ -113,6 +113,7 @@ var words = map[string][langs]string{
 	"usage.why":          {"See why", "Nedenini gör"},
 	"stat.units":         {"Units in %s", "%s birimleri"},
 	"stat.units.of":      {"of %s · %s used", "/ %s · %s kullanıldı"},
+	"stat.units.quota":   {"quota: %s of %s · %s used", "kota: %s / %s · %s kullanıldı"},
 	"stat.units.free":    {"%s, no quota", "%s, kota yok"},
 	"stat.quota":         {"Used of %s", "Kullanılan: %s"},
 	"stat.reach":         {"Reaches the quota", "Kotanın dolacağı gün"},

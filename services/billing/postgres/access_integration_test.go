@@ -3,14 +3,17 @@
 package postgres_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"penstock.dev/services/billing/access"
 	"penstock.dev/services/billing/catalog"
+	"penstock.dev/services/billing/postgres"
 )
 
 // TestIntegrationPortalGrants guarantees the life of a portal token in the database: it is
@@ -80,6 +83,41 @@ func TestIntegrationPortalGrants(t *testing.T) {
 	}
 	if _, err := r.Redeem(ctx, second, "s2", now); !errors.Is(err, access.ErrRefused) {
 		t.Errorf("the code of a revoked token opens a session: %v", err)
+	}
+}
+
+// TestIntegrationDenialsAreForgotten guarantees that the audit keeps denials for 90 days,
+// and the newest million, however many are asked for.
+func TestIntegrationDenialsAreForgotten(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	now := at(t, "2026-06-10T00:00:00Z")
+	for kind, when := range map[string]time.Time{"old": now.AddDate(0, 0, -91), "kept": now.AddDate(0, 0, -89)} {
+		if err := r.Denied(t.Context(), access.Denial{At: when, Tenant: "a", User: "u", JTI: "j", Kind: kind, Ref: "r", Path: "/"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	clock := func() time.Time { return now }
+	left := func() []string {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		if err := r.Tend(ctx, time.Hour, clock, clock, func(_ int, _ postgres.State, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			stop()
+		}); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		return query[string](r, `SELECT kind FROM portal_denials ORDER BY id`)
+	}
+	if got := left(); !slices.Equal(got, []string{"kept"}) {
+		t.Errorf("after 90 days there are %v, want what is younger", got)
+	}
+	r.exec(`INSERT INTO portal_denials (id, at, tenant, username, jti, kind, ref, path) OVERRIDING SYSTEM VALUE
+		SELECT n, $1, 'a', 'u', 'j', n::text, '', '' FROM unnest(ARRAY[10, 11, 1000010]) AS n`, now)
+	if got := left(); !slices.Equal(got, []string{"11", "1000010"}) {
+		t.Errorf("of more than a million there are %v, want the newest", got)
 	}
 }
 

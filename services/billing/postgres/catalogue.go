@@ -142,12 +142,13 @@ func learnRule(simple *pgx.Batch, c catalog.Change) {
 		return
 	}
 	r := c.Rule
-	simple.Queue(`INSERT INTO rules AS o (id, version, deleted, name, kind, algorithm, meter, lim, window_us, subject, thresholds, unit, count)
-		VALUES ($1, $2, false, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+	simple.Queue(`INSERT INTO rules AS o (id, version, deleted, name, kind, algorithm, meter, lim, window_us, subject, thresholds, unit, count, limited_at)
+		VALUES ($1, $2, false, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 		ON CONFLICT (id) DO UPDATE SET version = $2, deleted = false, name = $3, kind = $4, algorithm = $5, meter = $6, lim = $7,
-			window_us = $8, subject = $9, thresholds = $10, unit = $11, count = $12 WHERE o.version < $2`,
+			window_us = $8, subject = $9, thresholds = $10, unit = $11, count = $12,
+			limited_at = CASE WHEN (o.lim, o.window_us) = ($7, $8) THEN o.limited_at ELSE $13 END WHERE o.version < $2`,
 		c.ID, c.Version, r.Name, r.Kind, r.Algorithm, r.Meter, r.Limit, r.Window.Microseconds(),
-		notNil(r.Subject), notNil(r.Thresholds), string(r.Unit), r.Count)
+		notNil(r.Subject), notNil(r.Thresholds), string(r.Unit), r.Count, c.At)
 }
 
 func notNil[T any](v []T) []T {

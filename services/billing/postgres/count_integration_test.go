@@ -220,13 +220,25 @@ func TestIntegrationReads(t *testing.T) {
 	if err != nil || len(c) != 2 || c[0].Reason != account.QuotaUsedUp || c[0].Limit != 1000 || c[0].Path != "/v1/pay" || c[0].LastSeen != now || c[1].Reason != account.TooFast || c[1].Limit != 0 {
 		t.Errorf("cuts %+v %v", c, err)
 	}
+	r.learn(now.Add(time.Second), catalog.Change{Kind: catalog.KindRule, ID: "acme-month", Rule: &catalog.Rule{Name: "Calls", Kind: "quota", Algorithm: "quota", Limit: 1000}})
+	if c, err := r.Cuts(t.Context(), "acme", span); err != nil || len(c) != 2 || c[0].Limit != 1000 || c[0].RuleName != "Calls" {
+		t.Errorf("cuts by a rule that was renamed since do not tell its limit: %+v %v", c, err)
+	}
+	r.learn(now.Add(time.Minute), catalog.Change{Kind: catalog.KindRule, ID: "acme-month", Rule: &catalog.Rule{Kind: "quota", Algorithm: "quota", Limit: 5000}})
+	if c, err := r.Cuts(t.Context(), "acme", span); err != nil || len(c) != 2 || c[0].Limit != 0 {
+		t.Errorf("cuts by a rule that was changed since tell its limit of now: %+v %v", c, err)
+	}
+	r.learn(now.Add(2*time.Minute), catalog.Change{Kind: catalog.KindRule, ID: "acme-month", Deleted: true})
+	if q, err := r.Quotas(t.Context(), "acme", now); err != nil || len(q) != 0 {
+		t.Errorf("quotas of a rule that is deleted: %+v %v", q, err)
+	}
 	p, err := r.Profile(t.Context(), "acme")
 	if err != nil || p.Plan != "gold" || p.PlanName != "gold" || p.Currency != "USD" || p.Period.Start != at(t, "2026-05-31T21:00:00Z") || p.CountedTo != now {
 		t.Errorf("profile %+v %v", p, err)
 	}
 	for _, who := range []string{"nobody", ""} {
 		u, err1 := r.Usage(t.Context(), who, span)
-		i, err2 := r.Invoices(t.Context(), who, now)
+		i, err2 := r.Invoices(t.Context(), who, now, time.Time{}, 100)
 		w, err3 := r.Wallets(t.Context(), who, now)
 		if _, err4 := r.Profile(t.Context(), who); errors.Join(err1, err2, err3, err4) != nil || len(u.Days)+len(i)+len(w) != 0 {
 			t.Errorf("%q has %+v %+v %+v %v", who, u, i, w, errors.Join(err1, err2, err3, err4))
@@ -360,7 +372,7 @@ func TestIntegrationTend(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = away.Close() }()
-	if _, err := away.Invoices(t.Context(), "acme", now); !errors.Is(err, account.ErrUnavailable) {
+	if _, err := away.Invoices(t.Context(), "acme", now, time.Time{}, 100); !errors.Is(err, account.ErrUnavailable) {
 		t.Errorf("a database that is away: %v", err)
 	}
 	if _, err := away.Count(t.Context(), nil, nil, now); !errors.Is(err, account.ErrUnavailable) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -48,7 +49,7 @@ func TestIntegrationFC26(t *testing.T) {
 	if runs != 52 {
 		t.Errorf("%d runs, want 52", runs)
 	}
-	all, err := r.Invoices(t.Context(), "kiwi", end.Add(49*time.Hour))
+	all, err := r.Invoices(t.Context(), "kiwi", end.Add(49*time.Hour), time.Time{}, 100)
 	if err != nil || len(all) != 2 {
 		t.Fatalf("invoices %+v %v, want the draft and January's", all, err)
 	}
@@ -87,7 +88,7 @@ func TestIntegrationFC25(t *testing.T) {
 				}
 				r.count(day, r.event("late", day, 1), r.event("late", day.Add(24*time.Hour-time.Microsecond), 1))
 			}
-			all, err := r.Invoices(t.Context(), "late", last)
+			all, err := r.Invoices(t.Context(), "late", last, time.Time{}, 100)
 			if err != nil || len(all) != 6 || made != 5 {
 				t.Fatalf("%d made and %d invoices %v, want five and the sixth's draft", made, len(all), err)
 			}
@@ -163,7 +164,7 @@ func TestIntegrationNoNumberIsLost(t *testing.T) {
 	if n := query[string](r, `SELECT number || ' ' || tenant FROM invoices`); len(n) != 1 || n[0] != "INV-0000001 b" {
 		t.Errorf("invoices %v", n)
 	}
-	if _, err := r.Invoices(t.Context(), "a", at(t, "2026-02-01T00:00:00Z")); err == nil {
+	if _, err := r.Invoices(t.Context(), "a", at(t, "2026-02-01T00:00:00Z"), time.Time{}, 100); err == nil {
 		t.Error("a draft with a negative fee is shown")
 	}
 }
@@ -339,12 +340,42 @@ func TestIntegrationR2(t *testing.T) {
 	april := at(t, "2026-04-01T04:00:00Z")
 	r.count(april.Add(time.Second), r.event("acme", march, 493), seven, r.event("acme", april.Add(time.Second), 20))
 	r.count(april.Add(3*time.Second), corrects(r.event("acme", april.Add(3*time.Second), 0), seven, metering.Refund, 7))
-	all, err := r.Invoices(t.Context(), "acme", april.Add(time.Minute))
+	all, err := r.Invoices(t.Context(), "acme", april.Add(time.Minute), time.Time{}, 100)
 	if err != nil || len(all) != 2 {
 		t.Fatalf("invoices %+v %v", all, err)
 	}
 	if p1, p2 := all[1].Counted[0].Net(), all[0].Counted[0].Net(); p1 != 493 || p2 != 20 {
 		t.Errorf("P1 has %d and P2 %d, want 493 and 20", p1, p2)
+	}
+}
+
+// TestIntegrationInvoicesByPages guarantees that pages of any size lead through drafts and
+// invoices once, the newest first.
+func TestIntegrationInvoicesByPages(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.learn(at(t, "2026-03-10T00:00:00Z"), gold(t), tenant("acme", "gold", "UTC"))
+	r.finalize(at(t, "2026-05-02T00:00:00Z"))
+	now := at(t, "2026-06-10T00:00:00Z") // May is due, and not final yet
+	want := []string{"draft 2026-06-01", "draft 2026-05-01", "final 2026-04-01", "final 2026-03-01"}
+	for most := 1; most <= len(want)+1; most++ {
+		var got []string
+		for before := (time.Time{}); ; {
+			page, err := r.Invoices(t.Context(), "acme", now, before, most)
+			if err != nil || len(page) > most {
+				t.Fatalf("a page of %d: %+v %v", most, page, err)
+			}
+			if len(page) == 0 {
+				break
+			}
+			for _, i := range page {
+				got = append(got, string(i.State)+" "+i.Period.Start.Format(time.DateOnly))
+			}
+			before = page[len(page)-1].Period.Start
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("in pages of %d: %v, want %v", most, got, want)
+		}
 	}
 }
 
@@ -376,7 +407,7 @@ func TestIntegrationDeletedTenant(t *testing.T) {
 		"refunded": "2026-04-01 -5.00, 2026-03-01 104.00",
 		"late":     "2026-04-01 0.30, 2026-03-01 99.00",
 	} {
-		all, err := r.Invoices(t.Context(), id, at(t, "2026-08-01T00:00:00Z"))
+		all, err := r.Invoices(t.Context(), id, at(t, "2026-08-01T00:00:00Z"), time.Time{}, 100)
 		var got []string
 		for _, i := range all {
 			if i.State == account.Final {
@@ -409,7 +440,7 @@ func TestIntegrationUnknownPlan(t *testing.T) {
 	if made := r.finalize(july); made != 1 {
 		t.Errorf("%d invoices once it is known", made)
 	}
-	all, err := r.Invoices(t.Context(), "acme", july)
+	all, err := r.Invoices(t.Context(), "acme", july, time.Time{}, 100)
 	if err != nil || len(all) != 2 || all[1].Total.Minor != 10400 {
 		t.Errorf("invoices %+v %v, want 104.00 of June", all, err)
 	}

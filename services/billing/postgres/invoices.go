@@ -15,15 +15,22 @@ import (
 )
 
 // Invoices are the drafts of all periods that are not final up to now, and what was
-// issued, without lines, the newest first.
-func (s *Store) Invoices(ctx context.Context, tenant string, now time.Time) ([]account.Invoice, error) {
+// issued, without lines, the newest first: at most most, of periods that start before an
+// instant, unless it is zero.
+func (s *Store) Invoices(ctx context.Context, tenant string, now, before time.Time, most int) ([]account.Invoice, error) {
 	var out []account.Invoice
 	err := s.read(ctx, "invoices", func(tx pgx.Tx) error {
 		drafts, err := s.openPeriods(ctx, tx, tenant, now)
 		if err != nil {
 			return err
 		}
-		for _, span := range drafts {
+		for _, span := range slices.Backward(drafts) {
+			if len(out) == most {
+				break
+			}
+			if !before.IsZero() && !span.Start.Before(before) {
+				continue
+			}
 			d, err := s.draft(ctx, tx, tenant, span, now)
 			if err != nil {
 				return err
@@ -31,7 +38,8 @@ func (s *Store) Invoices(ctx context.Context, tenant string, now time.Time) ([]a
 			d.Lines = nil
 			out = append(out, d)
 		}
-		rows, err := tx.Query(ctx, selectInvoice+` WHERE tenant = $1 ORDER BY period_start DESC`, tenant)
+		rows, err := tx.Query(ctx, selectInvoice+` WHERE tenant = $1 AND ($2::timestamptz IS NULL OR period_start < $2) ORDER BY period_start DESC LIMIT $3`,
+			tenant, null(before), most)
 		if err != nil {
 			return err
 		}
@@ -40,7 +48,7 @@ func (s *Store) Invoices(ctx context.Context, tenant string, now time.Time) ([]a
 		return err
 	})
 	slices.SortStableFunc(out, func(a, b account.Invoice) int { return b.Period.Start.Compare(a.Period.Start) })
-	return out, err
+	return out[:min(most, len(out))], err
 }
 
 // Invoice is one of the tenant's with its lines.

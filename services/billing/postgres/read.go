@@ -113,7 +113,7 @@ func daysOf(ctx context.Context, q querier, tenant string, of period.Span) (*tim
 	return zone, period.Span{Start: first.Start, End: of.End}, err
 }
 
-// Quotas are the quotas whose period runs at now.
+// Quotas are the quotas whose period runs at now, of rules that are not deleted.
 func (s *Store) Quotas(ctx context.Context, tenant string, now time.Time) ([]account.Quota, error) {
 	var out []account.Quota
 	err := s.read(ctx, "quotas", func(tx pgx.Tx) error {
@@ -122,7 +122,7 @@ func (s *Store) Quotas(ctx context.Context, tenant string, now time.Time) ([]acc
 				CASE WHEN 'application' = ANY(r.subject) OR r.subject IS NULL THEN c.application ELSE '' END,
 				CASE WHEN 'user' = ANY(r.subject) THEN c.username ELSE '' END, CASE WHEN 'api_key' = ANY(r.subject) THEN c.api_key ELSE '' END
 			FROM counters c LEFT JOIN rules r ON r.id = c.rule
-			WHERE c.tenant = $1 AND c.period_start <= $2 AND c.period_end > $2
+			WHERE c.tenant = $1 AND c.period_start <= $2 AND c.period_end > $2 AND NOT coalesce(r.deleted, false)
 			ORDER BY (c.consumed - c.refunded)::numeric / greatest(c.lim, 1) DESC, c.rule, c.key LIMIT 200`, tenant, now)
 		if err != nil {
 			return err
@@ -151,7 +151,8 @@ func (s *Store) Cuts(ctx context.Context, tenant string, of period.Span) ([]acco
 		if err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, `SELECT c.day, c.reason, c.rule, coalesce(r.name, ''), coalesce(r.meter, ''), c.algorithm, coalesce(r.lim, 0), coalesce(r.window_us, 0),
+		rows, err := tx.Query(ctx, `SELECT c.day, c.reason, c.rule, coalesce(r.name, ''), coalesce(r.meter, ''), c.algorithm,
+				CASE WHEN r.limited_at <= c.first_seen THEN r.lim ELSE 0 END, CASE WHEN r.limited_at <= c.first_seen THEN r.window_us ELSE 0 END,
 				c.application, c.api_key, c.service, c.endpoint, coalesce(e.method, ''), coalesce(e.path, ''), c.status, c.calls, c.units, c.first_seen, c.last_seen
 			FROM cuts c LEFT JOIN rules r ON r.id = c.rule LEFT JOIN endpoints e ON e.id = c.endpoint
 			WHERE c.tenant = $1 AND c.day >= $2 AND c.day < $3 ORDER BY c.last_seen DESC, c.rule, c.endpoint LIMIT 1000`, tenant, days.Start, days.End)

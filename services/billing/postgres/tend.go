@@ -19,13 +19,18 @@ type State struct {
 	Accounts int64
 }
 
-// How long a stream stays known after its last event, and a token after its end. A
-// gateway's partition may be quiet for months, and usage.v1 be made to keep records for
+// How long a stream stays known after its last event, a token after its end, and a denial
+// in the audit. A gateway's partition may be quiet for months, and usage.v1 be made to keep records for
 // longer: of a stream that is not known any more, numbers are missing, and repeats count.
 const (
 	forgetStream = 400 * 24 * time.Hour
 	forgetToken  = 14 * 24 * time.Hour
+	forgetDenial = 90 * 24 * time.Hour
 )
+
+// maxDenials is how many denials are kept at most, the newest: whoever has a token can ask
+// for what is not there as often as it likes.
+const maxDenials = 1_000_000
 
 // Tend makes due periods final, and forgets what nobody can ask for any more, at every
 // tick until ctx ends. No period becomes final that ended after counted, the instant before
@@ -76,7 +81,11 @@ func (s *Store) forget(ctx context.Context, now time.Time) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM streams WHERE seen_at < $1`, now.Add(-forgetStream)); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `DELETE FROM portal_grants WHERE expires_at < $1`, now.Add(-forgetToken))
+		if _, err := tx.Exec(ctx, `DELETE FROM portal_grants WHERE expires_at < $1`, now.Add(-forgetToken)); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `DELETE FROM portal_denials WHERE at < $1 OR id <= (SELECT max(id) FROM portal_denials) - $2`,
+			now.Add(-forgetDenial), maxDenials)
 		return err
 	})
 }
